@@ -1,0 +1,151 @@
+"""What goes into a method and what comes out: `VisualTokens`, `TextGuide`, `Relevance`, `Selection`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from torch import Tensor
+
+Grid = tuple[int, int]
+"""Rows and columns of one block of tokens (an image, a crop, a frame)."""
+
+Box = tuple[float, float, float, float]
+"""Top, left, bottom, right, as shares of the whole image in [0, 1]."""
+
+Layout = tuple[int, int] | Sequence[Box]
+"""Where the local crops lie on the whole image: a regular (rows, columns), or one box a crop."""
+
+
+@dataclass(frozen=True)
+class VisualTokens:
+    """The N visual tokens of one image (or clip), block after block, each block row by row.
+
+    features: N×d_v, as the language model would receive them.
+    aligned:  N×c, the same tokens in a space shared with text; None where a method needs no text.
+    grids:    (rows, columns) of each block; their areas add up to N.
+    layout:   where the local crops (blocks 1, 2, …) lie on block 0, for `global_guided` allocation.
+    """
+
+    features: Tensor
+    aligned: Tensor | None
+    grids: Sequence[Grid]
+    layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        if self.features.ndim != 2 or 0 in self.features.shape:
+            raise ValueError(f"features must be N×d with N, d ≥ 1, got shape {tuple(self.features.shape)}")
+        n = len(self.features)
+        if self.aligned is not None and (self.aligned.ndim != 2 or len(self.aligned) != n):
+            raise ValueError(f"aligned must have one row for each of the {n} tokens, got {tuple(self.aligned.shape)}")
+        grids = tuple((int(rows), int(columns)) for rows, columns in self.grids)
+        if not grids or any(rows < 1 or columns < 1 for rows, columns in grids):
+            raise ValueError(f"grids must be (rows, columns) pairs of at least 1×1, got {self.grids!r}")
+        if (cells := sum(rows * columns for rows, columns in grids)) != n:
+            raise ValueError(f"grids {list(grids)} hold {cells} tokens, but features has {n} rows")
+        object.__setattr__(self, "grids", grids)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def blocks(self) -> list[slice]:
+        """The rows of each block."""
+        ends = list(accumulate(rows * columns for rows, columns in self.grids))
+        return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@dataclass(frozen=True)
+class TextGuide:
+    """The question in the space of `VisualTokens.aligned`.
+
+    tokens:  M×c, one row for each of the instruction's own tokens; a list of them where the prompt was cut into
+             segments (CLIP takes 77 tokens at a time).
+    pooled:  c, one vector for the whole prompt; a list, one a segment.
+    words:   how each of the M tokens reads, over all segments.
+    sign:    −1 where the encoder's raw maps light up the background (CLIP), +1 where they light up the object. It
+             belongs to the encoder, not to the method.
+    padding: P×c, the slots that carry no word (BOS, EOS, padding), one block a segment: only the published code uses them.
+    """
+
+    tokens: Tensor | Sequence[Tensor] | None
+    pooled: Tensor | Sequence[Tensor] | None
+    words: Sequence[str] | None = None
+    sign: float = -1.0
+    padding: Tensor | Sequence[Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """Stage 1 and the start of stage 2, every intermediate. M text tokens, N visual tokens.
+
+    similarity:   M×N, c_ij = sign · cos(t_i, v_j).
+    entropy:      M, h_i of softmax_j(c_ij / τ).
+    dispersion:   M, what the filter ranks by: the entropy, or the chosen stand-in; larger is more dispersed.
+    kept:         M, true for the words that stay.
+    weights:      M, or M×N where the aggregation weighs each cell by itself; 0 for words that do not stay.
+    dense_score, global_score, fused: N; None for a part that was not there to compute.
+    score:        N, `fused` after min-max, in [0, 1].
+    smoothed, polarized: N, after the Gaussian and after the power β; None before stage 2.
+    notes:        what was done otherwise than asked, in words.
+    """
+
+    similarity: Tensor
+    entropy: Tensor
+    dispersion: Tensor
+    kept: Tensor
+    weights: Tensor
+    dense_score: Tensor | None
+    global_score: Tensor | None
+    fused: Tensor
+    score: Tensor
+    smoothed: Tensor | None = None
+    polarized: Tensor | None = None
+    words: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which of the N tokens stay.
+
+    indices:  K, sorted: the kept tokens in their original order.
+    total:    N.
+    method:   the method's name, with its variant where the model forced one.
+    order:    K, the same tokens as they were picked; gains: K, the marginal gain of each, in the same order.
+    coverage: share of the weighted image that the kept tokens represent, in [0, 1].
+    bound:    no choice of as many tokens can have more coverage than this, for this very image and question.
+    quotas:   how many tokens each block kept.
+    scores:   N, what the method ranked the tokens by.
+    merge:    K×N where kept tokens absorb others: new row k = Σ_j merge[k, j] · feature j. None: rows as they were.
+    relevance, notes: how the method got there.
+    """
+
+    indices: Tensor
+    total: int
+    method: str
+    order: Tensor | None = None
+    gains: Tensor | None = None
+    coverage: float | None = None
+    bound: float | None = None
+    quotas: tuple[int, ...] = ()
+    scores: Tensor | None = None
+    merge: Tensor | None = None
+    relevance: Relevance | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def mask(self) -> Tensor:
+        """N, true for the kept tokens."""
+        mask = self.indices.new_zeros(self.total, dtype=bool)
+        mask[self.indices] = True
+        return mask
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """How the question's tokens read, where the guide said it."""
+        return self.relevance.words if self.relevance else None

@@ -1,0 +1,60 @@
+"""What every method has: a name, a paper, a budget, and `select`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from eadp.core import Selection, TextGuide, VisualTokens
+
+Stage = Literal["before", "inside"]
+Need = Literal["text", "vision_attention", "language_attention"]
+
+REGISTRY: dict[str, type[Method]] = {}
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A pruning method: a frozen set of settings and the rule that picks tokens by them.
+
+    Subclasses say who they are in class variables, add their settings as fields and write `select`. Defining one
+    with a `name` registers it.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    stage: ClassVar[Stage] = "before"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    merges: ClassVar[bool] = False
+
+    keep: int | float | None = field(default=None, kw_only=True)
+    """How many tokens stay: a count (128) or a share of each image's tokens (0.25)."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in cls.__dict__:
+            REGISTRY[cls.name] = cls
+
+    def __post_init__(self) -> None:
+        keep = self.keep
+        if isinstance(keep, bool) or not isinstance(keep, (int, float, type(None))):
+            raise TypeError(f"keep must be a count (128) or a share (0.25), got {keep!r}")
+        if isinstance(keep, float) and not 0 < keep <= 1:
+            raise ValueError(f"keep as a share must lie in (0, 1], got {keep}; for a count give an int")
+        if isinstance(keep, int) and keep < 1:
+            raise ValueError(f"keep must be at least 1, got {keep}")
+
+    def budget(self, total: int) -> int:
+        """The count that `keep` asks for among `total` tokens."""
+        if self.keep is None:
+            raise ValueError(f"{self.name} needs keep= (a count such as 128, or a share such as 0.25)")
+        if isinstance(self.keep, float):
+            return max(1, int(self.keep * total + 0.5))
+        if self.keep > total:
+            raise ValueError(f"keep={self.keep} is more than the {total} tokens there are")
+        return self.keep
+
+    @abstractmethod
+    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        """Pick the tokens of one image (or clip) that stay."""
