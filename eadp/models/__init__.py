@@ -5,9 +5,21 @@ from __future__ import annotations
 from torch import nn
 
 from eadp.models.family import Family, Picture
+from eadp.models.gemma import Gemma3
 from eadp.models.llava import Llava
+from eadp.models.llava_next import LlavaNext, LlavaNextVideo
+from eadp.models.llava_onevision import LlavaOnevision
+from eadp.models.qwen import Qwen2_5_VL, Qwen3VL
+from eadp.models.tiles import Idefics3, InternVL
 
-FAMILIES: dict[str, type[Family]] = {name: family for family in (Llava,) for name in family.types}
+FAMILIES: dict[str, type[Family]] = {
+    name: family
+    for family in (
+        *(Llava, LlavaNext, LlavaNextVideo, LlavaOnevision),
+        *(Qwen2_5_VL, Qwen3VL, InternVL, Idefics3, Gemma3),
+    )
+    for name in family.types
+}
 
 
 def family_of(model: nn.Module) -> Family:

@@ -121,6 +121,11 @@ class Pruned:
         """What the last prefill kept: one `Selection` an image or clip, in the order of the prompts."""
         return self._pruning.last
 
+    @property
+    def columns(self) -> Tensor | None:
+        """B×L, which columns of the last prefill's prompts stayed; None before the first."""
+        return self._pruning.columns
+
     @contextmanager
     def asking(self, question: str | Sequence[str]) -> Iterator[Pruned]:
         """Within the block the prompts ask this, whatever their text is: one question, or one for each prompt."""

@@ -19,7 +19,7 @@ from eadp.core import Selection
 from eadp.models.family import Family, Prompt
 from eadp.runtime.choose import Choice, Chooser, place
 from eadp.runtime.compact import Compaction
-from eadp.runtime.hooks import SEEN, Hooks, watched
+from eadp.runtime.hooks import SEEN, Hooks, Watch
 from eadp.runtime.ledger import Ledger, keep_ledger, ledger_of
 from eadp.runtime.masks import Mask, continued, flat, prefilled, segment
 from eadp.runtime.merge import deepstack, merged
@@ -59,14 +59,16 @@ class BeforeLanguageModel:
         self.positions = positions
         self.question = question
         self.last: list[Selection] = []
+        self.columns: Tensor | None = None
         self._call: Call | None = None
         self._plan: Plan | None = None
 
     def install(self, hooks: Hooks) -> None:
         base, text = self.family.base, self.family.text_model
+        watch = Watch(self._report)
         for modality in self.family.modalities:
             name = f"get_{modality}_features"
-            hooks.override(base, name, watched(getattr(base, name), modality, self._report))
+            hooks.override(base, name, watch.over(getattr(base, name), modality))
         hooks.before(base, self._enter)
         hooks.after(base, self._leave)
         hooks.before(text, self._shorten)
@@ -124,7 +126,7 @@ class BeforeLanguageModel:
                     "start from an empty cache and the whole conversation"
                 )
             choice = self._choose(call, kwargs["inputs_embeds"], kwargs.get("attention_mask"))
-            self.last = choice.selections
+            self.last, self.columns = choice.selections, choice.keep
             if not choice.changes_nothing:
                 return args, self._shortened(kwargs, choice, ledger or Ledger(), start)
         if ledger is None:

@@ -47,23 +47,35 @@ class Hooks:
 SEEN = "_eadp_seen"
 
 
-def watched(encode: Callable[..., Any], modality: str, report: Callable[[Any], None]) -> Callable[..., Any]:
-    """`get_image_features` that writes on its output what it was called with.
+class Watch:
+    """Makes `get_image_features` and `get_video_features` write on their output what they were called with.
 
-    `generate` calls it long before the forward that uses the output, and inspects its signature; hence `wraps`.
+    `generate` calls them long before the forward that uses the output, and inspects their signature; hence `wraps`.
     """
-    signature = inspect.signature(encode)
 
-    @wraps(encode)
-    def encoding(*args: Any, **kwargs: Any) -> Any:
-        output = encode(*args, **kwargs)
-        if isinstance(output, ModelOutput):
-            arguments = dict(signature.bind(*args, **kwargs).arguments)
-            pixels = arguments.pop("pixel_values", arguments.pop("pixel_values_videos", None))
-            shape = tuple(pixels.shape) if pixels is not None else ()
-            lengths = [len(rows) for rows in output.pooler_output]
-            object.__setattr__(output, SEEN, Seen(modality, arguments, shape, lengths))
-            report(output)
-        return output
+    def __init__(self, report: Callable[[Any], None]) -> None:
+        self._report = report
+        self._busy = False
 
-    return encoding
+    def over(self, encode: Callable[..., Any], modality: str) -> Callable[..., Any]:
+        signature = inspect.signature(encode)
+
+        @wraps(encode)
+        def encoding(*args: Any, **kwargs: Any) -> Any:
+            # Some models encode a clip by calling their own encoder of images: only the outer call counts.
+            if self._busy:
+                return encode(*args, **kwargs)
+            self._busy = True
+            try:
+                output = encode(*args, **kwargs)
+            finally:
+                self._busy = False
+            if isinstance(output, ModelOutput):
+                arguments = dict(signature.bind(*args, **kwargs).arguments)
+                pixels = arguments.pop("pixel_values" if modality == "image" else "pixel_values_videos")
+                lengths = [len(rows) for rows in output.pooler_output]
+                object.__setattr__(output, SEEN, Seen(modality, arguments, tuple(pixels.shape), lengths))
+                self._report(output)
+            return output
+
+        return encoding

@@ -28,7 +28,7 @@ def repacked(ids: Tensor, plan: Compaction, shift: Tensor | None) -> tuple[Tenso
 
     They start where the first kept token stood, less what earlier prefills on this cache already lag behind.
     """
-    ids = ids.amax(0) if ids.ndim == 3 else ids
+    ids = ids[-3:].amax(0) if ids.ndim == 3 else ids
     device = ids.device
     first = ids.gather(1, plan.first.to(device)[:, None])
     if shift is not None:
