@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import tiny
 import torch
 from oracle import answers, shortened
+from prompts import Sizes, every_prompt
 from simple_methods import EverySecond, Ragged
 
 import eadp
 from eadp.methods import Method
 
-SIZES: dict[str, list[list[tuple[int, ...]]]] = {
-    "llava": [[(28, 28)], [(28, 28), (28, 28)]],
-    "llava_next": [[(30, 50)], [(56, 20)]],
-    "llava_next_video": [[(30, 50)], [(56, 20)]],
-    "llava_onevision": [[(30, 50)], [(100, 100)]],
-    "qwen2_5_vl": [[(16, 24)], [(24, 32), (16, 16)]],
-    "qwen3_vl": [[(16, 24)], [(24, 32), (16, 16)]],
-    "internvl": [[(24, 48)], [(24, 24)]],
-    "idefics3": [[(48, 48)], [(24, 24), (24, 48)]],
-    "smolvlm": [[(48, 48)], [(24, 24), (24, 48)]],
-    "gemma3": [[(32, 32)], [(32, 32), (32, 32)]],
-    "paligemma": [[(16, 16)], [(16, 16)]],
-}
-CLIPS: dict[str, list[list[tuple[int, ...]]]] = {
-    "llava_next_video": [[(3, 28, 28)], [(3, 28, 28)]],
-    "llava_onevision": [[(3, 28, 28)], [(3, 28, 28)]],
-    "qwen2_5_vl": [[(2, 16, 24)], [(3, 16, 16)]],
-    "qwen3_vl": [[(2, 16, 24)], [(3, 16, 16), (16, 24)]],
-}
-PROMPTS = [*((family, SIZES[family]) for family in tiny.FAMILIES), *CLIPS.items()]
-NAMES = [*tiny.FAMILIES, *(f"{family}-video" for family in CLIPS)]
-
-families = pytest.mark.parametrize(("family", "sizes"), PROMPTS, ids=NAMES)
 choices = pytest.mark.parametrize("method", [EverySecond(), Ragged()], ids=["half", "ragged"])
 positions = pytest.mark.parametrize("positions", ["keep", "repack"])
 
 
-@families
+@every_prompt
 @positions
-def test_keeping_everything_changes_no_bit(family: str, sizes: Any, positions: str) -> None:
+def test_keeping_everything_changes_no_bit(family: str, sizes: Sizes, positions: str) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, sizes)
     logits, (tokens, scores) = model(**inputs).logits, answers(model, **inputs)
     with eadp.attach(model, method=EverySecond(step=1), positions=positions) as pruned:
@@ -53,10 +29,10 @@ def test_keeping_everything_changes_no_bit(family: str, sizes: Any, positions: s
     assert all(len(selection) == selection.total for selection in pruned.last)
 
 
-@families
+@every_prompt
 @choices
 @positions
-def test_cache_and_batch_change_nothing(family: str, sizes: Any, method: Method, positions: str) -> None:
+def test_cache_and_batch_change_nothing(family: str, sizes: Sizes, method: Method, positions: str) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, sizes)
     with eadp.attach(model, method=method, positions=positions) as pruned:
         tokens, logits = answers(model, **inputs)
@@ -75,10 +51,10 @@ def test_cache_and_batch_change_nothing(family: str, sizes: Any, method: Method,
     assert any(len(each) < each.total for each in together)
 
 
-@families
+@every_prompt
 @choices
 @positions
-def test_same_as_pruning_by_hand(family: str, sizes: Any, method: Method, positions: str) -> None:
+def test_same_as_pruning_by_hand(family: str, sizes: Sizes, method: Method, positions: str) -> None:
     model = tiny.model(family)
     inputs = tiny.inputs(family, sizes[1:], first=1)
     with eadp.attach(model, method=method, positions=positions) as pruned:

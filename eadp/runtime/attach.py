@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from eadp.core import Selection
 from eadp.methods import Method, make
-from eadp.models import Family, family_of
+from eadp.models import Family, Picture, family_of
 from eadp.runtime.before import BeforeLanguageModel
 from eadp.runtime.choose import BudgetOver, Chooser
 from eadp.runtime.hooks import MARK, Hooks
@@ -120,6 +120,11 @@ class Pruned:
     def last(self) -> list[Selection]:
         """What the last prefill kept: one `Selection` an image or clip, in the order of the prompts."""
         return self._pruning.last
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """The grids and the layout of the images and clips that `last` speaks of."""
+        return self._pruning.pictures
 
     @property
     def columns(self) -> Tensor | None:

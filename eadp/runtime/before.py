@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from eadp.core import Selection
-from eadp.models.family import Family, Prompt
+from eadp.models.family import Family, Picture, Prompt
 from eadp.runtime.choose import Choice, Chooser, place
 from eadp.runtime.compact import Compaction
 from eadp.runtime.hooks import SEEN, Hooks, Watch
@@ -59,6 +59,7 @@ class BeforeLanguageModel:
         self.positions = positions
         self.question = question
         self.last: list[Selection] = []
+        self.pictures: list[Picture] = []
         self.columns: Tensor | None = None
         self._call: Call | None = None
         self._plan: Plan | None = None
@@ -162,6 +163,7 @@ class BeforeLanguageModel:
             prompts[modality] = Prompt(ids, [row.nonzero().flatten() for row in there])
         with torch.no_grad():
             placed = place(self.family, seen, prompts)
+            self.pictures = [each.picture for each in placed]
             choice = self.chooser.choose(placed, embeddings[::beams].detach(), question)
         return choice.repeated(beams)
 
@@ -182,7 +184,7 @@ class BeforeLanguageModel:
         ids = logical(kwargs.get("position_ids"), start + past.offset, rows, length, device)
         turned, shift = plan.columns(ids), past.shift
         if self.positions == "repack":
-            turned, shift = repacked(ids, plan, past.shift)
+            turned, shift = repacked(ids, plan, past.shift, counted=kwargs.get("position_ids") is None)
         elif shift is not None:
             turned = turned - shift[:, None]
         count = counting(plan, start, device)

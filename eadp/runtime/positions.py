@@ -23,14 +23,15 @@ def logical(ids: Tensor | None, start: int | Tensor, rows: int, length: int, dev
     return ids.expand(*ids.shape[:-2], rows, -1)
 
 
-def repacked(ids: Tensor, plan: Compaction, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+def repacked(ids: Tensor, plan: Compaction, shift: Tensor | None, counted: bool) -> tuple[Tensor, Tensor]:
     """The ids of the kept tokens without gaps, B×P, and how far they now lag behind, B.
 
     They start where the first kept token stood, less what earlier prefills on this cache already lag behind.
+    counted: the ids count every column, so that padding before the first kept token must not push it away.
     """
     ids = ids[-3:].amax(0) if ids.ndim == 3 else ids
     device = ids.device
-    first = ids.gather(1, plan.first.to(device)[:, None])
+    first = ids[:, :1] if counted else ids.gather(1, plan.first.to(device)[:, None])
     if shift is not None:
         first = first - shift.to(device)[:, None]
     count = torch.arange(plan.length, device=device).expand(len(ids), -1)
