@@ -142,7 +142,7 @@ class Pruned:
 
     def detach(self) -> None:
         """Give the model back as it was. Detaching twice does nothing."""
-        self._hooks.remove()
+        self._hooks.undo()
 
     def __enter__(self) -> Pruned:
         return self

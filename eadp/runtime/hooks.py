@@ -1,4 +1,4 @@
-"""Everything that is hung into a model, and taken out again."""
+"""How the runtime gets into a model, and out again."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 from eadp.models.family import Seen
+from eadp.models.overrides import Overrides
 
 MARK = "_eadp"
-_ABSENT = object()
+"""Set on a base model that is being pruned."""
 
 
-class Hooks:
-    """Changes to a model with the way back."""
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], Any]] = []
+class Hooks(Overrides):
+    """Everything that is hung into a model, with the way back."""
 
     def before(self, module: nn.Module, hook: Callable[..., Any]) -> None:
         self._undo.append(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
@@ -30,21 +28,9 @@ class Hooks:
         handle = module.register_forward_hook(hook, with_kwargs=True, always_call=True)
         self._undo.append(handle.remove)
 
-    def override(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of this one instance."""
-        former = vars(owner).get(name, _ABSENT)
-        object.__setattr__(owner, name, value)
-        if former is _ABSENT:
-            self._undo.append(lambda: object.__delattr__(owner, name))
-        else:
-            self._undo.append(lambda: object.__setattr__(owner, name, former))
-
-    def remove(self) -> None:
-        while self._undo:
-            self._undo.pop()()
-
 
 SEEN = "_eadp_seen"
+"""Set on the vision side's output."""
 
 
 class Watch:
