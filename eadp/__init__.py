@@ -1,9 +1,42 @@
 """EADP: keep only the visual tokens that serve the question."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from eadp import core
 from eadp._version import __version__
 from eadp.core import Selection, TextGuide, VisualTokens
 from eadp.methods import Method
 from eadp.methods.eadp import EADP
 
-__all__ = ["EADP", "Method", "Selection", "TextGuide", "VisualTokens", "__version__", "core"]
+if TYPE_CHECKING:
+    from eadp.models.sign import diagnose_sign
+    from eadp.runtime import Pruned, attach
+
+__all__ = [
+    "EADP",
+    "Method",
+    "Pruned",
+    "Selection",
+    "TextGuide",
+    "VisualTokens",
+    "__version__",
+    "attach",
+    "core",
+    "diagnose_sign",
+]
+
+_NEED_TRANSFORMERS = {
+    "attach": "eadp.runtime",
+    "Pruned": "eadp.runtime",
+    "diagnose_sign": "eadp.models.sign",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What stands on transformers is imported when it is first asked for."""
+    if name not in _NEED_TRANSFORMERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_NEED_TRANSFORMERS[name]), name)

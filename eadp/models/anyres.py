@@ -1,0 +1,93 @@
+"""Images cut into crops: the whole image first, then the crops, joined again with a newline after each row.
+
+The models unpad the joined crops: rows or columns that show no image go. Which crop and cell each packed token came from
+is read off by packing a tensor of numbers in place of the features.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eadp.core.types import Box, Grid
+from eadp.models.family import Picture
+
+NEWLINE = -1
+
+
+def picture(packed: Tensor, side: int, crops: Grid, states: Tensor | None) -> Picture:
+    """The picture behind a packed sequence.
+
+    packed: the numbers crop·side² + cell in the order of the sequence, `NEWLINE` for newlines.
+    crops:  rows and columns of local crops; (0, 0) where there is only the whole image.
+    states: crops×side²×d.
+    """
+    packed = packed.long().cpu()
+    is_newline = packed == NEWLINE
+    slots = (~is_newline).nonzero().flatten()
+    numbers, order = packed[slots].sort()
+    slots = slots[order]
+    crop, cell = numbers // side**2, numbers % side**2
+    row, column = cell // side, cell % side
+
+    grids: list[Grid] = []
+    boxes: list[Box] = []
+    for number in crop.unique().tolist():
+        here = crop == number
+        grids.append((len(row[here].unique()), len(column[here].unique())))
+        if number:
+            top, left = ((number - 1) // crops[1]) * side, ((number - 1) % crops[1]) * side
+            boxes.append(_box(row[here] + top, column[here] + left))
+    return Picture(
+        grids,
+        slots,
+        len(packed),
+        _ends(slots, crop, is_newline),
+        layout=_shares(boxes) if boxes else None,
+        states=states,
+        arrange=lambda aligned: aligned.flatten(0, 1)[numbers.to(aligned.device)],
+    )
+
+
+def resampled(base: int, rows: int, columns: int) -> tuple[list[Grid], Tensor, Tensor, int]:
+    """Grids, slots, newlines and length where the joined crops were scaled to rows×columns: they are one block then."""
+    slots = torch.cat([torch.arange(base**2), base**2 + _lined(rows, columns)])
+    ends = base**2 + (torch.arange(rows) + 1) * (columns + 1) - 1
+    newlines = torch.cat([torch.full((base**2,), -1), ends.repeat_interleave(columns)])
+    return [(base, base), (rows, columns)], slots, newlines, base**2 + rows * (columns + 1)
+
+
+def lined(frames: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Slots and newlines of frames that have a newline after each row."""
+    slots = _lined(frames * rows, columns)
+    ends = (torch.arange(frames * rows) + 1) * (columns + 1) - 1
+    return slots, ends.repeat_interleave(columns)
+
+
+def _lined(rows: int, columns: int) -> Tensor:
+    return (torch.arange(rows)[:, None] * (columns + 1) + torch.arange(columns)).flatten()
+
+
+def _ends(slots: Tensor, crop: Tensor, is_newline: Tensor) -> Tensor:
+    """The newline after each token's row. The whole image has one only where there are no crops: at its very end."""
+    following = torch.full((len(is_newline) + 1,), NEWLINE)
+    places = is_newline.nonzero().flatten()
+    if len(places):
+        next_place = torch.searchsorted(places, torch.arange(len(is_newline)))
+        inside = next_place < len(places)
+        following[:-1][inside] = places[next_place[inside]]
+    ends = following[slots]
+    return ends if int(crop.max()) == 0 else ends.masked_fill(crop == 0, NEWLINE)
+
+
+def _box(rows: Tensor, columns: Tensor) -> Box:
+    return int(rows.min()), int(columns.min()), int(rows.max()) + 1, int(columns.max()) + 1
+
+
+def _shares(boxes: list[Box]) -> list[Box]:
+    """Boxes in cells of the joined crops as shares of what the unpadding left, which is the whole image."""
+    top, left = min(box[0] for box in boxes), min(box[1] for box in boxes)
+    height, width = max(box[2] for box in boxes) - top, max(box[3] for box in boxes) - left
+    return [
+        ((y0 - top) / height, (x0 - left) / width, (y1 - top) / height, (x1 - left) / width) for y0, x0, y1, x1 in boxes
+    ]

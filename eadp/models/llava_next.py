@@ -1,0 +1,56 @@
+"""LLaVA-NeXT: AnyRes crops with newline tokens. LLaVA-NeXT-Video: the same for images, and pooled frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
+
+from eadp.models.anyres import NEWLINE, picture
+from eadp.models.family import Family, Picture, Prompt, Seen, square
+from eadp.models.llava import tower_states
+
+
+class LlavaNext(Family):
+    types = ("llava_next",)
+
+    def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
+        vision = self.config.vision_config
+        side = vision.image_size // vision.patch_size
+        pictures, states = [], tower_states(self.config, seen, output)
+        for size in seen.arguments["image_sizes"].tolist():
+            crops = get_anyres_image_grid_shape(size, self.config.image_grid_pinpoints, vision.image_size)
+            count = 1 + crops[0] * crops[1]
+            pictures.append(picture(self._packed(count, side, size), side, crops, states[:count]))
+            states = states[count:]
+        return pictures
+
+    def _packed(self, crops: int, side: int, size: list[int]) -> Tensor:
+        """The number of each packed token, by the model's own packing."""
+        numbers = torch.arange(crops * side**2).view(crops, side**2, 1)
+        (packed,), _ = self.base.pack_image_features(  # type: ignore[operator]
+            [numbers], [size], vision_feature_select_strategy="full", image_newline=torch.tensor([NEWLINE])
+        )
+        return packed[:, 0]
+
+
+class LlavaNextVideo(LlavaNext):
+    types = ("llava_next_video",)
+    modalities = ("image", "video")
+
+    def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
+        if seen.modality == "image":
+            return super().pictures(seen, output, prompt)
+        frames = seen.pixels[1]
+        states = tower_states(self.config, seen, output).split(frames)
+        pool = self.base.get_submodule("vision_resampler")
+        return [
+            Picture.plain(
+                [square(length // frames, "a frame")] * frames,
+                states=clip,
+                arrange=lambda aligned: pool(aligned).flatten(0, 1),
+            )
+            for length, clip in zip(seen.lengths, states, strict=True)
+        ]

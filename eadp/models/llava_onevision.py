@@ -1,0 +1,100 @@
+"""LLaVA-OneVision: AnyRes crops that are scaled down where there are many, and pooled frames.
+
+LLaVA-Video is the same architecture with another pooling: see `eadp.models.llava_video`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
+
+from eadp.models.anyres import NEWLINE, lined, picture, resampled
+from eadp.models.family import Family, Picture, Prompt, Seen, square
+from eadp.models.llava import tower_states
+
+
+class LlavaOnevision(Family):
+    types = ("llava_onevision",)
+    modalities = ("image", "video")
+
+    def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
+        states = tower_states(self.config, seen, output)
+        return self._images(seen, states) if seen.modality == "image" else self._clips(seen, states)
+
+    def _images(self, seen: Seen, states: Tensor) -> list[Picture]:
+        vision = self.config.vision_config
+        pictures = []
+        for size, alone in zip(seen.arguments["image_sizes"].tolist(), self._alone(seen), strict=True):
+            crops = (0, 0)
+            if alone:
+                crops = get_anyres_image_grid_shape(size, self.config.image_grid_pinpoints, vision.image_size)
+            count = 1 + crops[0] * crops[1]
+            pictures.append(self._image(seen, size, crops, states[:count]))
+            states = states[count:]
+        return pictures
+
+    def _alone(self, seen: Seen) -> list[bool]:
+        """Which images are cut into crops: those that are alone in their prompt."""
+        numbers = seen.arguments.get("batch_num_images")
+        if numbers is None:
+            return [True] * len(seen.lengths)
+        return [number == 1 for number in numbers.tolist() for _ in range(number)]
+
+    def _image(self, seen: Seen, size: list[int], crops: tuple[int, int], states: Tensor) -> Picture:
+        vision = self.config.vision_config
+        side = vision.image_size // vision.patch_size
+        numbers = torch.arange(len(states) * side**2, dtype=torch.float64).view(len(states), side**2, 1)
+        packed = self._packed(seen, numbers, size, torch.tensor([float(NEWLINE)]))[:, 0]
+        if torch.equal(packed, packed.round()):
+            return picture(packed, side, crops, states)
+        local = packed[side**2 :]
+        rows = int((local == NEWLINE).sum())
+        grids, slots, newlines, length = resampled(side, rows, len(local) // rows - 1)
+        return Picture(
+            grids,
+            slots,
+            length,
+            newlines,
+            layout=[(0.0, 0.0, 1.0, 1.0)],
+            states=states,
+            arrange=lambda aligned: self._packed(seen, aligned, size, None),
+        )
+
+    def _packed(self, seen: Seen, cells: Tensor, size: list[int], newline: Tensor | None) -> Tensor:
+        """One image's crops×cells×d as the model packs them."""
+        ratio = seen.arguments.get("vision_aspect_ratio") or self.config.vision_aspect_ratio
+        (packed,), _ = self.base.pack_image_features(  # type: ignore[operator]
+            [cells], [size], image_newline=newline, vision_aspect_ratio=ratio
+        )
+        return packed
+
+    def _clips(self, seen: Seen, states: Tensor) -> list[Picture]:
+        frames = seen.pixels[1]
+        cells = states.shape[1]
+        pooled = self._pooled(torch.zeros(1, cells, 1)).shape[1]
+        grid = square(pooled, "a frame")
+        slots, newlines = lined(frames, *grid)
+        if seen.lengths[0] == frames * pooled + 1:
+            slots, newlines = torch.arange(frames * pooled), torch.full((frames * pooled,), frames * pooled)
+        elif seen.lengths[0] != frames * (pooled + grid[0]):
+            raise ValueError(
+                f"{frames} frames of {grid[0]}×{grid[1]} tokens came as {seen.lengths[0]}: neither with one newline at "
+                "the end nor with one after each row"
+            )
+        return [
+            Picture(
+                [grid] * frames,
+                slots,
+                seen.lengths[0],
+                newlines,
+                states=clip,
+                arrange=lambda aligned: self._pooled(aligned).flatten(0, 1),
+            )
+            for clip in states.split(frames)
+        ]
+
+    def _pooled(self, frames: Tensor) -> Tensor:
+        return self.base.apply_pooling(frames)  # type: ignore[operator]

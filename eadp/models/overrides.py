@@ -1,0 +1,28 @@
+"""Attributes of single instances, set for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_ABSENT = object()
+
+
+class Overrides:
+    """Changes to objects with the way back, in reverse order."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], Any]] = []
+
+    def override(self, owner: Any, name: str, value: Any) -> None:
+        former = vars(owner).get(name, _ABSENT)
+        object.__setattr__(owner, name, value)
+        if former is _ABSENT:
+            self._undo.append(lambda: object.__delattr__(owner, name))
+        else:
+            self._undo.append(lambda: object.__setattr__(owner, name, former))
+
+    def undo(self) -> None:
+        """Put everything back. A second time does nothing."""
+        while self._undo:
+            self._undo.pop()()

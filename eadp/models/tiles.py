@@ -1,0 +1,66 @@
+"""InternVL, Idefics3 and SmolVLM: tiles of one size, the whole image last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eadp.core.types import Layout
+from eadp.models.family import Family, Picture, Prompt, Seen, square
+
+
+def whole_first(tiles: int, cells: int, layout: Layout | None = None) -> Picture:
+    """A picture of tiles in the order in which methods expect them: the whole image, then its parts."""
+    order = [tiles - 1, *range(tiles - 1)]
+    slots = torch.arange(tiles * cells).view(tiles, cells)[order].flatten()
+    grids = [square(cells, "a tile")] * tiles
+    return Picture(grids, slots, tiles * cells, torch.full((tiles * cells,), -1), layout=layout)
+
+
+class InternVL(Family):
+    """All tiles of an image stand in one run of placeholders, between `<img>` and `</img>`. How they lie on the image is
+    not told to the model, so a picture has no layout. Frames of a clip are pictures of their own."""
+
+    types = ("internvl",)
+
+    def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
+        cells = seen.lengths[0]
+        return [
+            whole_first(len(run) // cells, cells) for row in range(len(prompt.places)) for run in prompt.runs(row)
+        ]
+
+
+class Idefics3(Family):
+    """Each tile is a run of placeholders behind a mark: where it lies, or that it is the whole image, which ends the
+    image. Frames of a clip are pictures of their own."""
+
+    types = ("idefics3", "smolvlm")
+    text_name = "text_model"
+
+    def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
+        if prompt.ids is None:
+            raise ValueError("the tiles of an image are told apart by the marks between them: pass input_ids")
+        pictures = []
+        for row, ids in enumerate(prompt.ids):
+            pictures += self._row(prompt.runs(row), ids)
+        return pictures
+
+    def _row(self, runs: list[Tensor], ids: Tensor) -> list[Picture]:
+        pictures: list[Picture] = []
+        tiles: list[Tensor] = []
+        for run in runs:
+            tiles.append(run)
+            # Every row ends with a whole image, so the mark before its last run is the mark of whole images.
+            if ids[run[0] - 1] == ids[runs[-1][0] - 1]:
+                pictures.append(whole_first(len(tiles), len(run), self._layout(tiles[:-1])))
+                tiles = []
+        return pictures
+
+    def _layout(self, tiles: list[Tensor]) -> Layout | None:
+        """Rows and columns of the tiles. Between two of a row stand the two tokens of a mark, between rows a line break
+        too."""
+        gaps = [int(after[0] - before[-1]) - 1 for before, after in zip(tiles, tiles[1:], strict=False)]
+        rows = 1 + sum(gap > 2 for gap in gaps)
+        return (rows, len(tiles) // rows) if tiles and len(tiles) % rows == 0 else None

@@ -1,0 +1,5 @@
+"""Attach and detach: spans → budget → select → compact. Everything that must hold is held here."""
+
+from eadp.runtime.attach import Pruned, attach
+
+__all__ = ["Pruned", "attach"]

@@ -1,0 +1,172 @@
+"""One call prunes a stock model; leaving the block gives it back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, get_args
+
+from torch import Tensor, nn
+
+from eadp.core import Selection
+from eadp.methods import Method, make
+from eadp.models import Family, Picture, family_of
+from eadp.runtime.before import BeforeLanguageModel
+from eadp.runtime.choose import BudgetOver, Chooser
+from eadp.runtime.hooks import MARK, Hooks
+from eadp.runtime.positions import Positions
+
+if TYPE_CHECKING:
+    from eadp.models.guides.base import Guide
+
+Question = str | Callable[[Tensor], str]
+
+
+def attach(
+    model: nn.Module,
+    processor: Any = None,
+    *,
+    method: str | Method = "eadp",
+    keep: int | float | None = None,
+    coverage: float | None = None,
+    guide: Guide | str | None = None,
+    question: Question | None = None,
+    positions: Positions | None = None,
+    budget_over: BudgetOver = "image",
+    keep_newlines: bool = False,
+    **settings: Any,
+) -> Pruned:
+    """Prune the visual tokens of `model` until the returned object is detached.
+
+        with eadp.attach(model, processor, keep=64) as pruned:
+            out = model.generate(**processor(images=image, text=prompt, return_tensors="pt"))
+            pruned.last[0]
+
+    model:       a stock transformers model of a known family (`eadp.models.FAMILIES`); `generate` and `forward` stay.
+    processor:   reads the question from the prompt and finds the text guide. None where neither is needed: the method
+                 takes no text, or `guide` and `question` are given.
+    method:      a method's name, or a method. keep, coverage and further settings are the method's, and win over those
+                 that a given method already has.
+    keep:        a count (64), or a share of each image's tokens (0.25). An image with no more tokens stays whole.
+    guide:       brings text to the visual tokens; or the checkpoint (name or path) of the encoder to take for it.
+    question:    what the prompt asks, or a function of its ids; default: the text of the last user turn.
+    positions:   "keep" each token's own position and coordinates, or "repack" without gaps. Default: the method's way.
+    budget_over: "image": a budget for each image or clip; "prompt": one over all that a prompt has.
+    keep_newlines: also keep the newline tokens of rows of which no token stayed. Newlines never count as tokens.
+    """
+    given = {name: value for name, value in {"keep": keep, "coverage": coverage}.items() if value is not None}
+    chosen = _method(method, given | settings)
+    if budget_over not in get_args(BudgetOver):
+        raise ValueError(f'budget_over must be "image" or "prompt", got {budget_over!r}')
+    positions = positions if positions is not None else getattr(chosen, "positions", "keep")
+    if positions not in get_args(Positions):
+        raise ValueError(f'positions must be "keep" or "repack", got {positions!r}')
+    if chosen.stage != "before":
+        raise ValueError(f"{chosen.name} prunes inside the language model, which attach does not do yet")
+    family = family_of(model)
+    if MARK in vars(family.base):
+        raise RuntimeError("this model is pruned already; detach it first")
+    text = _guide(model, processor, guide, chosen) if "text" in chosen.needs else None
+    return Pruned(family, chosen, text, processor, question, positions, budget_over, keep_newlines)
+
+
+def _method(method: str | Method, settings: dict[str, Any]) -> Method:
+    if isinstance(method, str):
+        return make(method, **settings)
+    known = {each.name for each in fields(method) if each.init}
+    if unknown := sorted(set(settings) - known):
+        raise TypeError(f"{method.name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+    return replace(method, **settings)
+
+
+def _guide(model: nn.Module, processor: Any, guide: Guide | str | None, method: Method) -> Guide:
+    if guide is not None and not isinstance(guide, str):
+        return guide
+    if processor is None:
+        raise ValueError(f"{method.name} reads the question: give attach the processor, or a guide")
+    from eadp.models.guides import guide_for
+
+    return guide_for(model, processor, checkpoint=guide)
+
+
+class Pruned:
+    """A model under pruning. A context manager; `detach` ends it too."""
+
+    def __init__(
+        self,
+        family: Family,
+        method: Method,
+        guide: Guide | None,
+        processor: Any,
+        question: Question | None,
+        positions: Positions,
+        budget_over: BudgetOver,
+        keep_newlines: bool,
+    ) -> None:
+        self.family = family
+        self.method = method
+        self.guide = guide
+        self._processor = processor
+        self._question = question
+        self._asked: Sequence[str] | str | None = None
+        self._hooks = Hooks()
+        chooser = Chooser(method, guide, budget_over, keep_newlines)
+        self._pruning = BeforeLanguageModel(family, chooser, positions, self._question_of)
+        self._hooks.override(family.base, MARK, self)
+        self._pruning.install(self._hooks)
+
+    @property
+    def last(self) -> list[Selection]:
+        """What the last prefill kept: one `Selection` an image or clip, in the order of the prompts."""
+        return self._pruning.last
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """The grids and the layout of the images and clips that `last` speaks of."""
+        return self._pruning.pictures
+
+    @property
+    def columns(self) -> Tensor | None:
+        """B×L, which columns of the last prefill's prompts stayed; None before the first."""
+        return self._pruning.columns
+
+    @contextmanager
+    def asking(self, question: str | Sequence[str]) -> Iterator[Pruned]:
+        """Within the block the prompts ask this, whatever their text is: one question, or one for each prompt."""
+        former, self._asked = self._asked, question
+        try:
+            yield self
+        finally:
+            self._asked = former
+
+    def detach(self) -> None:
+        """Give the model back as it was. Detaching twice does nothing."""
+        self._hooks.undo()
+
+    def __enter__(self) -> Pruned:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.detach()
+
+    def _question_of(self, row: int, ids: Tensor | None) -> str:
+        """ids: L, one prompt of the batch without padding."""
+        asked = self._asked if self._asked is not None else self._question
+        if isinstance(asked, str):
+            return asked
+        if isinstance(asked, Sequence):
+            if row >= len(asked):
+                raise ValueError(f"{len(asked)} questions were given, but the batch has more prompts")
+            return asked[row]
+        if ids is None:
+            raise ValueError("a prompt given as inputs_embeds has no text: say the question with pruned.asking(…)")
+        if asked is not None:
+            return asked(ids)
+        if self._processor is None:
+            raise ValueError(
+                f"{self.method.name} needs the question: attach with processor= or question=, or use pruned.asking(…)"
+            )
+        from eadp.models.question import question_of
+
+        return question_of(ids, self._processor, self.family.config)

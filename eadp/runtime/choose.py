@@ -1,0 +1,216 @@
+"""Which columns of the prompt stay: each picture's tokens go to the method, its answer comes back as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from eadp.core import Relevance, Selection, TextGuide, VisualTokens
+from eadp.methods import Method
+from eadp.models.family import Family, Picture, Prompt, Seen
+from eadp.runtime.merge import Merge
+
+if TYPE_CHECKING:
+    from eadp.models.guides.base import Guide
+
+BudgetOver = Literal["image", "prompt"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A picture and where it lies: in which row of the batch, at which columns of the sequence."""
+
+    picture: Picture
+    row: int
+    columns: Tensor
+
+    @property
+    def tokens(self) -> Tensor:
+        """N, the column of each token."""
+        return self.columns[self.picture.slots]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """keep: B×L, false for the columns that go."""
+
+    keep: Tensor
+    merges: list[Merge]
+    selections: list[Selection]
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.merges and bool(self.keep.all())
+
+    def repeated(self, times: int) -> Choice:
+        """The same for every beam."""
+        if times == 1:
+            return self
+        merges = [replace(merge, row=merge.row * times + beam) for merge in self.merges for beam in range(times)]
+        return replace(self, keep=self.keep.repeat_interleave(times, dim=0), merges=merges)
+
+
+def place(family: Family, seen: Iterable[tuple[Seen, Any]], prompts: dict[str, Prompt]) -> list[Placed]:
+    """Every picture of the batch with its columns, row by row from left to right."""
+    placed = []
+    for each, output in seen:
+        prompt = prompts[each.modality]
+        pictures = iter(family.pictures(each, output, prompt))
+        for row, places in enumerate(prompt.places):
+            start = 0
+            while start < len(places):
+                picture = next(pictures, None)
+                if picture is None or start + picture.length > len(places):
+                    raise ValueError(
+                        f"row {row} of the prompt has {len(places)} {each.modality} placeholders, "
+                        f"which are not a whole number of its {each.modality}s' tokens"
+                    )
+                placed.append(Placed(picture, row, places[start : start + picture.length]))
+                start += picture.length
+    return sorted(placed, key=lambda picture: (picture.row, int(picture.columns[0])))
+
+
+class Chooser:
+    """Runs a method over the pictures of a batch."""
+
+    def __init__(self, method: Method, guide: Guide | None, budget_over: BudgetOver, keep_newlines: bool) -> None:
+        self.method = method
+        self.guide = guide
+        self.budget_over = budget_over
+        self.keep_newlines = keep_newlines
+
+    def choose(self, placed: list[Placed], embeddings: Tensor, question: Callable[[int], str]) -> Choice:
+        """embeddings: B×L×d, as the language model would receive them; question: of a row of the batch."""
+        keep = torch.ones(embeddings.shape[:2], dtype=torch.bool)
+        merges, selections = [], []
+        texts: dict[int, TextGuide] = {}
+        for group in self._groups(placed):
+            row = group[0].row
+            if self.guide is not None and row not in texts:
+                texts[row] = self.guide.encode(question(row))
+            columns = torch.cat([each.tokens for each in group])
+            selection = self._select(group, embeddings[row, columns.to(embeddings.device)], texts.get(row))
+            kept = selection.indices.cpu()
+            if selection.merge is not None:
+                merges.append(Merge(row, columns, columns[kept], selection.merge))
+            parts = split(selection, [each.picture for each in group])
+            for each, part in zip(group, parts, strict=True):
+                keep[row, each.columns] = self._stays(each.picture, part.indices.cpu())
+            selections += parts
+        return Choice(keep, merges, selections)
+
+    def _groups(self, placed: list[Placed]) -> list[list[Placed]]:
+        """The pictures that share a budget."""
+        if self.budget_over == "image":
+            return [[each] for each in placed]
+        rows: dict[int, list[Placed]] = {}
+        for each in placed:
+            rows.setdefault(each.row, []).append(each)
+        return list(rows.values())
+
+    def _select(self, group: list[Placed], features: Tensor, text: TextGuide | None) -> Selection:
+        pictures = [each.picture for each in group]
+        keep, total = self.method.keep, len(features)
+        if isinstance(keep, int) and keep >= total:
+            return Selection(
+                torch.arange(total),
+                total,
+                self.method.name,
+                notes=(f"all {total} tokens stay: no more than keep={keep}",),
+            )
+        tokens = VisualTokens(
+            features,
+            None if self.guide is None else self._aligned(pictures, features, self.guide),
+            [grid for picture in pictures for grid in picture.grids],
+            pictures[0].layout if len(pictures) == 1 else None,
+        )
+        return checked(self.method.select(tokens, text), total)
+
+    def _aligned(self, pictures: list[Picture], features: Tensor, guide: Guide) -> Tensor:
+        if guide.space == "language":
+            return guide.align(features)
+        aligned = []
+        for picture in pictures:
+            if picture.states is None or picture.arrange is None:
+                raise ValueError(
+                    f"{type(guide).__name__} aligns hidden states of the vision tower, and this model has none that lie "
+                    "in a space shared with text; give a guide with space='language', such as EmbeddingGuide"
+                )
+            aligned.append(picture.arrange(guide.align(picture.states)))
+        return torch.cat(aligned)
+
+    def _stays(self, picture: Picture, kept: Tensor) -> Tensor:
+        """length: the slots that stay: the kept tokens, and the newlines of rows that still have one."""
+        stays = torch.ones(picture.length, dtype=torch.bool)
+        stays[picture.slots] = False
+        if not self.keep_newlines:
+            stays[picture.newlines[picture.newlines >= 0]] = False
+            newlines = picture.newlines[kept]
+            stays[newlines[newlines >= 0]] = True
+        stays[picture.slots[kept]] = True
+        return stays
+
+
+def checked(selection: Selection, total: int) -> Selection:
+    """The selection, if it is one that the runtime can carry out."""
+    indices, merge = selection.indices, selection.merge
+    if selection.total != total:
+        raise ValueError(f"{selection.method} selected from {selection.total} tokens, but was given {total}")
+    if indices.ndim != 1 or not len(indices) or bool((indices.diff() <= 0).any()):
+        raise ValueError(f"{selection.method} must return at least one index, sorted and without repeats")
+    if int(indices[0]) < 0 or int(indices[-1]) >= total:
+        raise ValueError(f"{selection.method} returned indices outside 0…{total - 1}")
+    if merge is not None and merge.shape != (len(indices), total):
+        raise ValueError(f"{selection.method} must merge with {len(indices)}×{total} weights, got {tuple(merge.shape)}")
+    return selection
+
+
+def split(selection: Selection, pictures: Sequence[Picture]) -> list[Selection]:
+    """One budget over several pictures, told picture by picture."""
+    if len(pictures) == 1:
+        return [selection]
+    ends = list(accumulate(len(picture) for picture in pictures))
+    blocks = list(accumulate((len(picture.grids) for picture in pictures), initial=0))
+    note = f"one budget over {len(pictures)} images; coverage and bound are theirs together"
+    return [
+        _part(selection, start, end, selection.quotas[first:last], note)
+        for start, end, first, last in zip([0, *ends], ends, blocks, blocks[1:], strict=False)
+    ]
+
+
+def _part(selection: Selection, start: int, end: int, quotas: tuple[int, ...], note: str) -> Selection:
+    def inside(indices: Tensor) -> Tensor:
+        return (indices >= start) & (indices < end)
+
+    order, merge = selection.order, selection.merge
+    here = inside(selection.indices)
+    return replace(
+        selection,
+        indices=selection.indices[here] - start,
+        total=end - start,
+        order=None if order is None else order[inside(order)] - start,
+        gains=None if order is None or selection.gains is None else selection.gains[inside(order)],
+        quotas=quotas,
+        scores=None if selection.scores is None else selection.scores[start:end],
+        merge=None if merge is None else merge[here, start:end],
+        relevance=None if selection.relevance is None else _cells(selection.relevance, start, end),
+        notes=(*selection.notes, note),
+    )
+
+
+def _cells(relevance: Relevance, start: int, end: int) -> Relevance:
+    """The same words over some of the tokens."""
+    per_token = ("dense_score", "global_score", "fused", "score", "smoothed", "polarized")
+    parts = {name: getattr(relevance, name) for name in per_token}
+    weights = relevance.weights
+    return replace(
+        relevance,
+        similarity=relevance.similarity[:, start:end],
+        weights=weights[:, start:end] if weights.ndim == 2 else weights,
+        **{name: None if part is None else part[start:end] for name, part in parts.items()},
+    )

@@ -1,0 +1,100 @@
+"""From the logical sequence to the shorter one that the language model sees, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """L logical columns become P physical ones, row by row.
+
+    index: B×P, the logical column of each physical one. A row that keeps fewer than P is padded on the left.
+    valid: B×P, false for that padding; None where there is none.
+    fill:  B×L, the physical column that stands for each logical one: its own, or the last kept one before it.
+    last:  B, the logical column of each row's last kept token; first: B, of its first.
+    """
+
+    index: Tensor
+    valid: Tensor | None
+    fill: Tensor
+    first: Tensor
+    last: Tensor
+
+    @classmethod
+    def of(cls, keep: Tensor) -> Compaction:
+        """keep: B×L, true for the columns that stay; at least one a row."""
+        counts = keep.sum(1, keepdim=True)
+        width = int(counts.max())
+        padding = width - counts
+        index = keep.to(torch.uint8).argsort(dim=1, stable=True)[:, -width:]
+        ragged = bool((padding > 0).any())
+        valid = torch.arange(width, device=keep.device) >= padding if ragged else None
+        fill = (keep.cumsum(1) - 1).clamp(min=0) + padding
+        return cls(index, valid, fill, index.gather(1, padding)[:, 0], index[:, -1])
+
+    @property
+    def length(self) -> int:
+        return self.index.shape[1]
+
+    @property
+    def dropped(self) -> int:
+        return self.fill.shape[1] - self.length
+
+    def rows(self, states: Tensor) -> Tensor:
+        """B×L×d → B×P×d."""
+        index = self.index.to(states.device)
+        return states.gather(1, index[..., None].expand(-1, -1, states.shape[-1]))
+
+    def columns(self, values: Tensor) -> Tensor:
+        """…×B×L → …×B×P."""
+        index = self.index.to(values.device)
+        return values.gather(-1, index.expand(*values.shape[:-2], -1, -1))
+
+    def restore(self, states: Tensor) -> Tensor:
+        """B×P×d → B×L×d: a dropped row repeats the last kept one before it, so logits keep their shape."""
+        fill = self.fill.to(states.device)
+        return states.gather(1, fill[..., None].expand(-1, -1, states.shape[-1]))
+
+    def square(self, mask: Tensor) -> Tensor:
+        """A 4-D mask B×h×L×(≥L) for the columns that stay, B×h×P×P.
+
+        Padding is hidden from every query, but sees itself: a row that sees nothing would turn into NaN.
+        """
+        index = self.index.to(mask.device)
+        heads, stored = mask.shape[1], mask.shape[-1]
+        mask = mask.gather(2, index[:, None, :, None].expand(-1, heads, -1, stored))
+        mask = mask.gather(3, index[:, None, None, :].expand(-1, heads, self.length, -1))
+        if self.valid is not None:
+            valid = self.valid.to(mask.device)
+            mask = mask.masked_fill(~valid[:, None, None, :], hidden(mask.dtype))
+            itself = torch.eye(self.length, dtype=torch.bool, device=mask.device) & ~valid[:, None, :, None]
+            mask = mask.masked_fill(itself, True if mask.dtype == torch.bool else 0.0)
+        return mask
+
+
+def hidden(dtype: torch.dtype) -> bool | float:
+    """What hides a key in a mask of this type."""
+    return False if dtype == torch.bool else torch.finfo(dtype).min
+
+
+def visible(mask: Tensor) -> Tensor:
+    """Which entries of an attention mask let through: true in a bool mask, 0 in an additive one, 1 in a 2-D one."""
+    if mask.dtype == torch.bool:
+        return mask
+    if mask.ndim == 2:
+        return mask != 0
+    return mask > torch.finfo(mask.dtype).min / 2
+
+
+def within(mask: Tensor, window: int) -> Tensor:
+    """A 4-D mask of equally many queries and keys, cut to a sliding window of the last `window` keys."""
+    queries, keys = mask.shape[-2:]
+    far = (
+        torch.arange(keys, device=mask.device)[None, :]
+        <= torch.arange(queries, device=mask.device)[:, None] - window
+    )
+    return mask.masked_fill(far, hidden(mask.dtype))

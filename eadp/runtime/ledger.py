@@ -1,0 +1,108 @@
+"""What a cache remembers of the tokens that it never got.
+
+Outside the language model every length is logical: as if nothing had been pruned. Inside it is physical. A cache stands
+between the two, so it answers `get_seq_length` with the logical length (`generate` slices its inputs by it) and
+`get_query_offset` with the physical one (masks are built from it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache as memoize
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+
+@dataclass
+class Ledger:
+    """The difference between the logical and the physical contents of one cache.
+
+    offset:  logical minus physical length.
+    settled: how many physical columns the pruned prefills wrote; later ones match logical columns one to one.
+    valid:   B×settled, false for padding; None where there is none.
+    padded:  whether a pruned prefill had padding, kept or not.
+    shift:   B, how far positions lag behind the logical ones because they were renumbered; None where they were not.
+    """
+
+    offset: int = 0
+    settled: int = 0
+    valid: Tensor | None = None
+    padded: bool = False
+    shift: Tensor | None = None
+
+    def each(self, index: Tensor) -> None:
+        """Reorder the rows."""
+        for name in ("valid", "shift"):
+            value = getattr(self, name)
+            if value is not None:
+                setattr(self, name, value.index_select(0, index.to(value.device)))
+
+    def repeat(self, times: int) -> None:
+        for name in ("valid", "shift"):
+            value = getattr(self, name)
+            if value is not None:
+                setattr(self, name, value.repeat_interleave(times, dim=0))
+
+    def physical(self, mask: Tensor | None, rows: int, length: int, device: torch.device) -> Tensor | None:
+        """The 2-D mask over `length` physical columns. mask: B×logical, or None for no padding."""
+        if mask is None and self.valid is None:
+            return None
+        valid = self.valid
+        if valid is None:
+            valid = torch.ones(rows, self.settled, dtype=torch.bool, device=device)
+        if mask is None:
+            later = valid.new_ones(rows, length - self.settled)
+        else:
+            later = (mask[:, self.settled + self.offset :] != 0).to(valid.device)
+        return torch.cat([valid, later], dim=1)
+
+
+class _Ledgered:
+    """Mixed into the class of a cache that holds a pruned sequence."""
+
+    ledger: Ledger
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return _stock(self).get_seq_length(layer_idx) + self.ledger.offset
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return _stock(self).get_seq_length(layer_idx)
+
+    def reset(self) -> None:
+        _stock(self).reset()
+        self.ledger = Ledger()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        _stock(self).reorder_cache(beam_idx)
+        self.ledger.each(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        _stock(self).batch_repeat_interleave(repeats)
+        self.ledger.repeat(repeats)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        _stock(self).batch_select_indices(indices)
+        self.ledger.each(indices)
+
+
+def _stock(cache: Any) -> Any:
+    return super(_Ledgered, cache)
+
+
+@memoize
+def _ledgered(stock: type[Cache]) -> type[Cache]:
+    return cast("type[Cache]", type(f"Ledgered{stock.__name__}", (_Ledgered, stock), {}))
+
+
+def ledger_of(cache: Cache | None) -> Ledger | None:
+    return getattr(cache, "ledger", None)
+
+
+def keep_ledger(cache: Cache, ledger: Ledger) -> None:
+    """Give a cache its ledger, in place of the one that it may have."""
+    if not isinstance(cache, _Ledgered):
+        cache.__class__ = _ledgered(type(cache))
+    cache.ledger = ledger

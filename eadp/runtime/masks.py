@@ -1,0 +1,84 @@
+"""Attention masks: from the logical sequence to the physical one.
+
+A mask comes in one of four shapes. None: no padding. 2-D, B×(past + L). 4-D, built beforehand because a static cache
+wants it or because the family attends in both directions within an image. A dict of those by kind of attention layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import Cache
+
+from eadp.runtime.compact import Compaction, hidden, visible, within
+from eadp.runtime.ledger import Ledger
+
+Mask = Tensor | dict[str, Tensor | None] | None
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def flat(mask: Mask) -> Tensor | None:
+    """The mask of the layers that see everything."""
+    if isinstance(mask, dict):
+        mask = mask[FULL] if FULL in mask else next(iter(mask.values()))
+    if mask is not None and not isinstance(mask, Tensor):
+        raise ValueError(f"masks of flex attention cannot be shortened, got {type(mask).__name__}; use sdpa or eager")
+    return mask
+
+
+def segment(mask: Mask, length: int) -> Tensor | None:
+    """B×length: which of the tokens of this call are no padding; None where none is.
+
+    The last query of a 4-D mask sees every token before it that is no padding.
+    """
+    mask = flat(mask)
+    if mask is None:
+        return None
+    valid = visible(mask)
+    return valid[:, 0, -1, :length] if mask.ndim == 4 else valid[:, -length:]
+
+
+def prefilled(
+    mask: Mask, valid: Tensor | None, plan: Compaction, start: int, cache: Cache | None, window: int | None
+) -> Mask:
+    """The mask of a prefill shortened to P tokens. valid: B×(start + P), which physical columns are no padding."""
+    full = flat(mask)
+    if full is None or full.ndim == 2:
+        return valid
+    if start:
+        raise ValueError("a new image on a static cache that already holds something cannot be placed; use a dynamic one")
+    square = plan.square(full)
+    if not isinstance(mask, dict):
+        return _widened(square, plan, cache, sliding=False)
+    shortened: dict[str, Tensor | None] = {}
+    for kind in mask:
+        sliding = kind == SLIDING
+        if sliding and window is None:
+            raise ValueError("the mask is for sliding layers, but the language model's configuration has no window")
+        part = within(square, window) if sliding and window is not None else square
+        shortened[kind] = _widened(part, plan, cache, sliding)
+    return shortened
+
+
+def _widened(mask: Tensor, plan: Compaction, cache: Cache | None, sliding: bool) -> Tensor:
+    """As many columns as the cache's layers will answer with: static ones answer with all their slots."""
+    if cache is None or sliding not in cache.is_sliding:
+        return mask
+    width, _ = cache.get_mask_sizes(plan.length, cache.is_sliding.index(sliding))
+    return F.pad(mask, (0, width - plan.length), value=hidden(mask.dtype))
+
+
+def continued(mask: Mask, ledger: Ledger, cache: Any, rows: int, length: int, device: torch.device) -> Mask:
+    """The mask of a call that adds `length` tokens to a pruned cache."""
+    if isinstance(mask, dict) or (mask is not None and mask.ndim == 4):
+        if rows > 1 and length > 1:
+            raise ValueError(
+                "several prompts at once cannot go on from a pruned static cache; use a dynamic cache, or one prompt"
+            )
+        # It was built from the physical length, but with the padding at logical columns.
+        return ledger.physical(None, rows, cache.get_max_length(), device) if ledger.padded else mask
+    return ledger.physical(mask, rows, cache.get_query_offset() + length, device)

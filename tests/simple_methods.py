@@ -1,0 +1,87 @@
+"""Methods whose choice is plain to see, for tests of what happens to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from eadp.core import Selection, TextGuide, VisualTokens
+from eadp.methods import Method
+
+
+@dataclass(frozen=True)
+class EverySecond(Method):
+    name = "test_every_second"
+    paper = "none"
+    step: int = 2
+
+    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        return Selection(torch.arange(0, len(tokens), self.step), len(tokens), self.name)
+
+
+@dataclass(frozen=True)
+class Ragged(Method):
+    """Keeps another number of tokens for every image."""
+
+    name = "test_ragged"
+    paper = "none"
+
+    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        score = tokens.features[:, 0].float()
+        count = 1 + int(score.argmax()) % (len(tokens) // 2)
+        return Selection(score.topk(count).indices.sort().values, len(tokens), self.name)
+
+
+@dataclass(frozen=True)
+class Pairs(Method):
+    """Keeps every second token as the mean of itself and the next."""
+
+    name = "test_pairs"
+    paper = "none"
+    merges = True
+
+    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        kept = torch.arange(0, len(tokens), 2)
+        merge = torch.zeros(len(kept), len(tokens))
+        for row, index in enumerate(kept.tolist()):
+            merge[row, index : index + 2] = 1 / len(tokens.features[index : index + 2])
+        return Selection(kept, len(tokens), self.name, merge=merge)
+
+
+@dataclass(frozen=True)
+class Nearest(Method):
+    """Keeps the tokens nearest to the question, exactly `keep`."""
+
+    name = "test_nearest"
+    paper = "none"
+    needs = frozenset({"text"})
+
+    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        assert text is not None and tokens.aligned is not None and isinstance(text.pooled, Tensor)
+        score = tokens.aligned.float() @ text.pooled
+        kept = score.topk(self.budget(len(tokens))).indices.sort().values
+        return Selection(kept, len(tokens), self.name, scores=score)
+
+
+class Guide:
+    """Deterministic random vectors: for each byte of the question, and for each direction of the visual tokens."""
+
+    sign = 1.0
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, space: str, width: int = 8) -> None:
+        self.space, self.width = space, width
+        self.asked = []
+
+    def encode(self, question: str) -> TextGuide:
+        self.asked.append(question)
+        generator = torch.Generator().manual_seed(sum(map(ord, question)))
+        tokens = torch.randn(len(question), self.width, generator=generator)
+        return TextGuide(tokens, tokens.mean(0), list(question), self.sign)
+
+    def align(self, states: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(1)
+        return states.float() @ torch.randn(states.shape[-1], self.width, generator=generator)
