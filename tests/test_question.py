@@ -24,8 +24,10 @@ SPECIAL = {
         *("<|im_start|>", "<end_of_utterance>", "<image>", "<fake_token_around_image>", "<global-img>"),
         *("<row_1_col_1>", "<row_1_col_2>", "<|begin_of_text|>"),
     ],
-    "gemma": ["<pad>", "<eos>", "<bos>", "<image>", "<start_of_turn>", "<end_of_turn>"]
-    + ["<start_of_image>", "<end_of_image>", "<image_soft_token>"],
+    "gemma": [
+        *("<pad>", "<eos>", "<bos>", "<image>", "<start_of_turn>", "<end_of_turn>"),
+        *("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+    ],
     "mistral": ["<s>", "</s>", "<unk>", "<image>", "[INST]", "[/INST]"],
 }
 
@@ -56,15 +58,25 @@ VICUNA_SYSTEM = (
 IMAGE = "<image>" * 576
 QWEN_IMAGE = "<|vision_start|>" + "<|image_pad|>" * 300 + "<|vision_end|>"
 QWEN_SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
-TILES = "".join(
-    f"<fake_token_around_image><row_1_col_{column}>" + "<image>" * 64 for column in (1, 2)
-) + "\n\n<fake_token_around_image><global-img>" + "<image>" * 64 + "<fake_token_around_image>"
+TILES = (
+    "".join(f"<fake_token_around_image><row_1_col_{column}>" + "<image>" * 64 for column in (1, 2))
+    + "\n\n<fake_token_around_image><global-img>"
+    + "<image>" * 64
+    + "<fake_token_around_image>"
+)
 GEMMA_IMAGE = "\n\n<start_of_image>" + "<image_soft_token>" * 256 + "<end_of_image>\n\n"
 INTERNVL_IMAGE = "<img>" + "<IMG_CONTEXT>" * 256 + "</img>"
 
-# name: (tokenizer, image token, before the question, after it, a second turn around the same question)
+# name: tokenizer, image token, before and after a question, between two turns, after the second
 PROMPTS = {
-    "llava-1.5": ("llama", "<image>", f"<s> USER: {IMAGE}\n", " ASSISTANT:", " ASSISTANT: A dog. USER: ", " ASSISTANT:"),
+    "llava-1.5": (
+        "llama",
+        "<image>",
+        f"<s> USER: {IMAGE}\n",
+        " ASSISTANT:",
+        " ASSISTANT: A dog. USER: ",
+        " ASSISTANT:",
+    ),
     "llava-next-vicuna": (
         *("llama", "<image>", f"<s>{VICUNA_SYSTEM} USER: {IMAGE}\n", " ASSISTANT:"),
         *(" ASSISTANT: A dog.</s>USER: ", " ASSISTANT:"),
@@ -176,8 +188,10 @@ def test_images_between_words():
 
 
 def test_gemmas_crops():
-    crops = f"Here is the original image {GEMMA_IMAGE} and here are some crops to help you see better {GEMMA_IMAGE} {GEMMA_IMAGE}"
-    prompt = f"<bos><start_of_turn>user\n{crops}{QUESTION}<end_of_turn>\n<start_of_turn>model\n"
+    crops = " ".join([GEMMA_IMAGE, "and here are some crops to help you see better", GEMMA_IMAGE, GEMMA_IMAGE])
+    prompt = (
+        f"<bos><start_of_turn>user\nHere is the original image {crops}{QUESTION}<end_of_turn>\n<start_of_turn>model\n"
+    )
     assert ask("gemma", prompt, "<image_soft_token>") == QUESTION
     assert ask("gemma", prompt) == QUESTION
 

@@ -20,7 +20,9 @@ class Turns(NamedTuple):
 # Told apart by what opens a turn, special tokens first: plain words such as "USER:" may also be a user's own.
 TEMPLATES = {
     "ChatML (Qwen, LLaVA-OneVision, InternVL)": Turns(r"<\|im_start\|>user\b", r"<\|im_end\|>|<\|im_start\|>"),
-    "Idefics3, SmolVLM": Turns(r"(?:<\|im_start\|>|<\|begin_of_text\|>|<end_of_utterance>\s*)User:", r"<end_of_utterance>"),
+    "Idefics3, SmolVLM": Turns(
+        r"(?:<\|im_start\|>|<\|begin_of_text\|>|<end_of_utterance>\s*)User:", r"<end_of_utterance>"
+    ),
     "Llama 3": Turns(r"<\|start_header_id\|>user<\|end_header_id\|>", r"<\|eot_id\|>|<\|start_header_id\|>"),
     "Gemma": Turns(r"<start_of_turn>user\b", r"<end_of_turn>|<start_of_turn>"),
     "Phi": Turns(r"<\|user\|>", r"<\|end\|>|<\|assistant\|>"),
@@ -32,7 +34,8 @@ TEMPLATES = {
 
 # What processors write around the placeholders of images and frames.
 WORDING = re.compile(
-    r"Here is the original image\s*<start_of_image>.*?crops to help you see better(?:\s*<start_of_image>(?:\s*<end_of_image>)?)*"
+    r"Here is the original image\s*<start_of_image>.*?crops to help you see better"
+    r"(?:\s*<start_of_image>(?:\s*<end_of_image>)?)*"
     r"|You are provided the following series of [\w-]+ frames from a [\d:]+ \[H:MM:SS\] video\."
     r"|\bFrame from \d+:\d+:"
     r"|\bFrame-?\d+:\s*(?=<img>)"
@@ -83,9 +86,9 @@ def _last_user_turn(text: str) -> str:
 def _tidy(turn: str, tokenizer: Any) -> str:
     turn = WORDING.sub(" ", turn)
     # Only those that look like markup: some tokenizers pad with a plain "!", which may be the user's own.
-    special = sorted({token for token in _special_tokens(tokenizer) if token.startswith(("<", "["))}, key=len, reverse=True)
-    if special:
-        turn = re.sub("|".join(map(re.escape, special)), " ", turn)
+    markup = [token for token in _special_tokens(tokenizer) if token.startswith(("<", "["))]
+    if markup:
+        turn = re.sub("|".join(map(re.escape, sorted(markup, key=len, reverse=True))), " ", turn)
     return re.sub(r"[ \t]*\n\s*", "\n", re.sub(r"[ \t]+", " ", turn)).strip()
 
 

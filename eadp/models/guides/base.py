@@ -19,9 +19,8 @@ REMEMBERED_QUESTIONS = 32
 class Guide(ABC):
     """Brings a question and visual tokens into one space, where their cosine says something.
 
-    space: what `align` takes. "tower": hidden states of the vision tower, from the layer that the model uses, without
-           CLS and before any norm that follows that layer. "language": the projected features, as the language model
-           receives them.
+    space: what `align` takes. "tower": states of the vision tower, without CLS: which ones, each guide says.
+           "language": the projected features, as the language model receives them.
     sign:  −1 where high cosine marks the background, +1 where it marks the object. It belongs to the encoder: each
            guide gives its own and the reason, `sign=` overrides it, `eadp.diagnose_sign` measures it.
     """
@@ -30,7 +29,7 @@ class Guide(ABC):
 
     def __init__(self, sign: float) -> None:
         if sign not in (-1, 1):
-            raise ValueError(f"sign must be +1 (high cosine marks the object) or -1 (it marks the background), got {sign}")
+            raise ValueError(f"sign must be +1 (high cosine marks the object) or -1 (the background), got {sign}")
         self.sign = float(sign)
         self._encoded: OrderedDict[tuple[object, ...], TextGuide] = OrderedDict()
 

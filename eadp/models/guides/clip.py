@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from eadp.models.guides.towers import TowerGuide
+
+if TYPE_CHECKING:
+    from transformers import CLIPTextModel
 
 LEGACY_EOS = 2
 
@@ -26,10 +29,10 @@ class CLIPGuide(TowerGuide):
     def __init__(
         self,
         *,
-        text_model: nn.Module,
-        text_projection: nn.Module,
-        visual_projection: nn.Module,
-        post_layernorm: nn.Module,
+        text_model: CLIPTextModel,
+        text_projection: nn.Linear,
+        visual_projection: nn.Linear,
+        post_layernorm: nn.LayerNorm,
         tokenizer: Any,
         sign: float = -1.0,
     ) -> None:

@@ -19,12 +19,12 @@ class EmbeddingGuide(Guide):
 
     sign is +1: the reason to negate is a tower trained through one pooled vector, and that does not hold here. The
     projector was trained, with the language model, to put visual tokens where words are read from, token by token.
-    The paper negates in one place for all its models and gives no measurement for this space: `sign=-1` does as it does.
+    The paper negates for all its models in one sentence and measures nothing in this space; `sign=-1` is its way.
     """
 
     space: ClassVar[Space] = "language"
 
-    def __init__(self, embeddings: nn.Module, processor: Any, *, sign: float = 1.0) -> None:
+    def __init__(self, embeddings: nn.Embedding, processor: Any, *, sign: float = 1.0) -> None:
         super().__init__(sign)
         if processor is None:
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -70,9 +70,9 @@ def load_siglip(checkpoint: str, tower: nn.Module, **options: Any) -> SiglipGuid
     return SiglipGuide(text_model=text_model, post_layernorm=post_layernorm, tokenizer=tokenizer, **options)
 
 
-def _post_layernorm(tower: nn.Module) -> nn.Module:
+def _post_layernorm(tower: nn.Module) -> nn.LayerNorm:
     """The tower's own; some releases of transformers keep its layers one level lower, in `vision_model`."""
-    return getattr(tower, "vision_model", tower).post_layernorm
+    return cast(nn.LayerNorm, getattr(tower, "vision_model", tower).post_layernorm)
 
 
 def _load(kind: Any, family: str, checkpoint: str, dtype: torch.dtype) -> Any:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from eadp.models.guides.towers import TowerGuide
 
+if TYPE_CHECKING:
+    from transformers import SiglipTextModel
+
 
 class SiglipGuide(TowerGuide):
-    """v = post_layernorm(hidden state), t = last hidden state of the text encoder, pooled = its pooler output.
+    """v = the tower's output, t = last hidden state of the text encoder, pooled = its pooler output.
 
-    LLaVA-OneVision takes `hidden_states[-1]` of a tower that lost its last block and its head: the last block's output
-    before `post_layernorm`. SigLIP's own output is after it, so `align` applies it. SigLIP has no projection: the two
-    sides meet in the width of their hidden states, which must be equal.
+    `align` takes the tower's `last_hidden_state`, on which `post_layernorm` has been applied. LLaVA-OneVision itself
+    reads `hidden_states[-1]`, the same states before that norm. (Its tower lost SigLIP's last block and its head.)
+    SigLIP has no projection: the two sides meet in the width of their hidden states, which must be equal.
+
+    `post_layernorm` only says where the tower is and how wide: the guide follows it.
 
     As SigLIP was trained: no BOS, always padded to full length (64) and never masked; it pools at the last slot.
 
@@ -24,7 +28,7 @@ class SiglipGuide(TowerGuide):
     """
 
     def __init__(
-        self, *, text_model: nn.Module, post_layernorm: nn.Module, tokenizer: Any, sign: float = -1.0
+        self, *, text_model: SiglipTextModel, post_layernorm: nn.LayerNorm, tokenizer: Any, sign: float = -1.0
     ) -> None:
         super().__init__(text_model=text_model, post_layernorm=post_layernorm, tokenizer=tokenizer, sign=sign)
         width, expected = post_layernorm.weight.shape[0], text_model.config.hidden_size
@@ -38,7 +42,6 @@ class SiglipGuide(TowerGuide):
         output = self.text_model(input_ids=ids)
         return output.last_hidden_state, output.pooler_output
 
-    @torch.no_grad()
     def align(self, states: Tensor) -> Tensor:
-        """[..., d] → [..., d]."""
-        return self.post_layernorm(states.to(self.post_layernorm.weight.dtype))
+        """The tower's output as it is."""
+        return states

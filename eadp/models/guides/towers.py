@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,21 @@ from eadp.core import TextGuide
 from eadp.models.guides.base import Guide, Space
 from eadp.models.guides.pieces import pieces_of
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class TowerGuide(Guide):
-    """A text encoder of fixed length L beside the model's own vision tower, of which it takes `post_layernorm`.
+    """A text encoder of fixed length L beside the model's own vision tower, of which it holds the `post_layernorm`.
 
     A question longer than L is cut into segments that are encoded each by itself, all in one batch.
     """
 
     space: ClassVar[Space] = "tower"
 
-    def __init__(self, *, text_model: nn.Module, post_layernorm: nn.Module, tokenizer: Any, sign: float) -> None:
+    def __init__(
+        self, *, text_model: PreTrainedModel, post_layernorm: nn.LayerNorm, tokenizer: Any, sign: float
+    ) -> None:
         super().__init__(sign)
         self.text_model = text_model
         self.post_layernorm = post_layernorm
@@ -63,9 +68,9 @@ class TowerGuide(Guide):
         return TextGuide(tokens, list(pooled), tuple(pieces.words), self.sign, rest)
 
     def _settle(self) -> Tensor:
-        theirs, ours = self.post_layernorm.weight, self.text_model.get_input_embeddings().weight
+        theirs, ours = self.post_layernorm.weight, next(self.text_model.parameters())
         # A tower that is offloaded shows weights on "meta": then there is nowhere to follow it to.
         if theirs.device.type != "meta" and (theirs.device, theirs.dtype) != (ours.device, ours.dtype):
             for module in self._beside:
                 module.to(theirs.device, theirs.dtype)
-        return self.text_model.get_input_embeddings().weight
+        return next(self.text_model.parameters())
