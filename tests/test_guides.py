@@ -385,6 +385,7 @@ class TestGuideFor:
         text = TINY | {"model_type": "qwen2", "hidden_size": 16, "vocab_size": 600, "num_key_value_heads": 2}
         vision = siglip.config.vision_config.to_dict() | {"vision_use_head": False}
         model = LlavaOnevisionForConditionalGeneration(LlavaOnevisionConfig(vision_config=vision, text_config=text))
+        model.model.vision_tower.load_state_dict(siglip.vision_model.state_dict(), strict=False)
         guide = guide_for(model, None, str(tmp_path))
         assert isinstance(guide, SiglipGuide)
         expected = siglip_guide(siglip, unigram_tokenizer).encode("a dog")
@@ -403,17 +404,40 @@ class TestGuideFor:
             guide_for(EmbeddingModel(Qwen2_5_VLConfig()), unigram_tokenizer, "openai/clip")
 
     def test_an_unknown_tower_needs_a_checkpoint(self, clip):
-        with pytest.raises(ValueError, match="pass checkpoint="):
+        with pytest.raises(ValueError, match="no known checkpoint has a clip_vision_model of 16 channels"):
             guide_for(tiny_llava(clip), None)
 
     def test_a_checkpoint_that_is_not_there(self, clip):
-        with pytest.raises(OSError, match="could not be loaded from 'nobody/nothing': pass checkpoint="):
+        with pytest.raises(OSError, match="there is no text encoder at 'nobody/nothing': give attach's guide="):
             guide_for(tiny_llava(clip), None, "nobody/nothing")
 
     def test_a_checkpoint_of_another_kind(self, clip, siglip, tmp_path):
         siglip.save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="is a siglip checkpoint, but the vision tower is clip's"):
             guide_for(tiny_llava(clip), None, str(tmp_path))
+
+    def test_a_pickled_checkpoint_is_not_read(self, clip, clip_tokenizer, tmp_path):
+        clip.config.save_pretrained(tmp_path)
+        clip_tokenizer.save_pretrained(tmp_path)
+        torch.save(clip.state_dict(), tmp_path / "pytorch_model.bin")
+        with pytest.raises(OSError, match="could not be loaded: give attach's guide="):
+            guide_for(tiny_llava(clip), None, str(tmp_path))
+
+    def test_a_checkpoint_that_lacks_weights(self, clip, clip_tokenizer, tmp_path):
+        weights = {name: value for name, value in clip.state_dict().items() if "visual_projection" not in name}
+        clip.save_pretrained(tmp_path, state_dict=weights)
+        clip_tokenizer.save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match=r"lacks visual_projection\.weight"):
+            guide_for(tiny_llava(clip), None, str(tmp_path))
+
+    def test_a_wrapped_model(self, clip, clip_folder):
+        class Adapter(nn.Module):
+            def __init__(self, model):
+                super().__init__()
+                self.config, self.base_model = model.config, model
+
+        model = tiny_llava(clip)
+        assert guide_for(Adapter(model), None, clip_folder).post_layernorm is model.model.vision_tower.post_layernorm
 
     def test_a_checkpoint_without_tokenizer(self, clip, tmp_path):
         clip.save_pretrained(tmp_path)

@@ -80,7 +80,8 @@ class SignReport:
             f"{self.images} image{'s' * (self.images != 1)}, {verdict}"
         )
         if self.guide_sign is not None:
-            lines.append(f"the guide has {self.guide_sign:+.0f}{'' if self.guide_sign == self.sign else ': change it'}")
+            advice = ": change it" if self.sure and self.guide_sign != self.sign else ""
+            lines.append(f"the guide has {self.guide_sign:+.0f}{advice}")
         return "\n".join(lines)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
 from eadp.models.guides.base import Guide
 from eadp.models.guides.clip import CLIPGuide
 from eadp.models.guides.embedding import EmbeddingGuide
@@ -30,10 +32,15 @@ def guide_for(model: Any, processor: Any, checkpoint: str | None = None, *, sign
     tower = getattr(model.config, "vision_config", None)
     loader = LOADERS.get(tower.model_type) if tower and model.config.model_type in TOWER_FAMILIES else None
     if loader:
-        return loader(checkpoint or checkpoint_of(tower), model.base_model.vision_tower, **options)
+        return loader(checkpoint or checkpoint_of(tower), _vision_tower(model), **options)
     if checkpoint is not None:
         raise ValueError(
             f"{model.config.model_type} is guided by its own input embeddings, so there is no text encoder to load "
             f"from checkpoint={checkpoint!r}: leave it out, or pass a guide of your own"
         )
     return EmbeddingGuide(model.get_input_embeddings(), processor, **options)
+
+
+def _vision_tower(model: nn.Module) -> nn.Module:
+    """By name, so that it is also found inside a wrapper such as an adapter."""
+    return next(module for name, module in model.named_modules() if name.rpartition(".")[2] == "vision_tower")

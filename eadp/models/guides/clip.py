@@ -47,8 +47,8 @@ class CLIPGuide(TowerGuide):
         width, expected = post_layernorm.weight.shape[0], visual_projection.in_features
         if width != expected:
             raise ValueError(
-                f"the vision tower has {width} channels, but CLIP's visual_projection takes {expected}: pass "
-                "checkpoint= (or modules) of the CLIP that the tower was taken from"
+                f"the vision tower has {width} channels, but CLIP's visual_projection takes {expected}: "
+                "give the CLIP that the tower was taken from"
             )
 
     @property

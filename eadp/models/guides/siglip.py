@@ -34,8 +34,8 @@ class SiglipGuide(TowerGuide):
         width, expected = post_layernorm.weight.shape[0], text_model.config.hidden_size
         if width != expected:
             raise ValueError(
-                f"the vision tower has {width} channels, but SigLIP's text encoder has {expected}: pass checkpoint= "
-                "(or modules) of the SigLIP that the tower was taken from"
+                f"the vision tower has {width} channels, but SigLIP's text encoder has {expected}: "
+                "give the SigLIP that the tower was taken from"
             )
 
     def _states(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
