@@ -213,6 +213,16 @@ def test_frames_of_smolvlm():
     assert ask("smolvlm", f"<|im_start|>User:{intro}{frames}\n\n{QUESTION}<end_of_utterance>\nAssistant:") == QUESTION
 
 
+def test_tiles_beyond_the_vocabulary_are_plain_text():
+    assert ask("smolvlm", f"<|im_start|>User:<row_9_col_12>{QUESTION}<end_of_utterance>\nAssistant:") == QUESTION
+
+
+def test_the_users_own_spaces_stay():
+    assert (
+        ask("llama", "USER: <image>\nIs it red , or do n't you know ? ASSISTANT:") == "Is it red , or do n't you know ?"
+    )
+
+
 def test_llama_2_system_prompt():
     assert ask("mistral", f"<s>[INST] <<SYS>>\nBe\nkind.\n<</SYS>>\n\n{QUESTION} [/INST]") == QUESTION
 

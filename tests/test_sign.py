@@ -25,6 +25,9 @@ class TestCellsInside:
         expected = [[True, True, False, False], [True, True, False, False], [False] * 4, [False] * 4]
         assert cells_inside((4, 4), [BOX]).view(4, 4).tolist() == expected
 
+    def test_centres_count(self):
+        assert cells_inside((4, 1), [(0.3, 0, 0.8, 1)]).tolist() == [False, True, True, False]
+
     def test_boxes_unite(self):
         assert cells_inside((2, 2), [(0, 0, 0.5, 0.5), (0.5, 0.5, 1, 1)]).tolist() == [True, False, False, True]
 
@@ -67,6 +70,12 @@ class TestLocalise:
         assert localise(TextGuide(torch.randn(2, 8), torch.randn(8)), tokens, [BOX], +1).quality == pytest.approx(
             0.5, abs=0.05
         )
+
+    def test_equal_scores_are_half_a_win(self):
+        visual = torch.eye(2).repeat(2, 1)
+        text = TextGuide(torch.zeros(0, 2), torch.tensor([1.0, 0.5]))
+        found = localise(text, VisualTokens(visual, visual, [(2, 2)]), [(0, 0, 0.5, 1)], +1)
+        assert found.auc == {"global": 0.5}
 
     def test_a_text_without_words_has_only_the_global_map(self):
         text, tokens = scene(+1, words=0)

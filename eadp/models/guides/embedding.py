@@ -38,7 +38,7 @@ class EmbeddingGuide(Guide):
         pieces = pieces_of(question, self.tokenizer)
         weight = self._settle()
         device = "cpu" if weight.device.type == "meta" else weight.device
-        tokens = self.embeddings(torch.tensor(pieces.ids, dtype=torch.long, device=device)).detach()
+        tokens = self.embeddings(torch.tensor(pieces.ids, dtype=torch.long, device=device))
         pooled = tokens.float().mean(0).to(tokens.dtype) if pieces.ids else None
         return TextGuide(tokens, pooled, tuple(pieces.words), self.sign)
 
