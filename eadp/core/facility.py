@@ -189,10 +189,11 @@ def _by_rows(similarity: CosineRows, weights: Tensor, limit: int, goal: float) -
         while not fresh[pick := bounds.argmax()]:
             top = bounds.topk(min(STALE, n - len(order))).indices
             refresh(top[~fresh[top]])
+        rise = (similarity.rows(pick[None])[0].to(covered) - covered).clamp_min_(0)
+        covered += rise
         order.append(int(pick))
-        gains.append(bounds[pick].item())
+        gains.append((rise @ weights).item())
         reached += gains[-1]
-        torch.maximum(covered, similarity.rows(pick[None])[0].to(covered), out=covered)
         fresh[:] = False
         bounds[pick] = -math.inf
     # Stale bounds are too large, never too small: good for an upper bound, but the largest are worth computing.

@@ -17,16 +17,26 @@ UNIT = 2.0**-53
 """Half the distance from 1 to the next float64: the relative error of one rounding."""
 
 
+TILE = 8
+"""Side of the tiles that are turned at once: rows that lie a power of two apart share few lines of the cache."""
+
+
 @njit(cache=True, nogil=True)
 def is_symmetric(matrix):  # type: ignore[no-untyped-def]
-    """Whether a square matrix equals its transpose. Tile by tile, for the cache's sake."""
-    n, tile = len(matrix), 16
-    for top in range(0, n, tile):
-        for left in range(top, n, tile):
+    """Whether a square matrix equals its transpose, tile by tile."""
+    n = len(matrix)
+    turned = np.empty((TILE, TILE), matrix.dtype)
+    for top in range(0, n, TILE):
+        height = min(TILE, n - top)
+        for left in range(top, n, TILE):
+            width = min(TILE, n - left)
+            for j in range(width):
+                for i in range(height):
+                    turned[i, j] = matrix[left + j, top + i]
             differs = False
-            for i in range(top, min(top + tile, n)):
-                for j in range(left, min(left + tile, n)):
-                    differs |= matrix[i, j] != matrix[j, i]
+            for i in range(height):
+                for j in range(width):
+                    differs |= turned[i, j] != matrix[top + i, left + j]
             if differs:
                 return False
     return True

@@ -110,6 +110,15 @@ def min_max(score: Tensor) -> Tensor:
     return (score - low) / (high - low + EPSILON)
 
 
+def check_settings(mu: float, q: float, tau: float, gamma: float, dispersion: str, aggregation: str) -> None:
+    checks.unit_interval("mu", mu)
+    checks.share("q", q)
+    checks.positive("tau", tau)
+    checks.positive("gamma", gamma)
+    checks.known("dispersion", dispersion, DISPERSIONS)
+    checks.known("aggregation", aggregation, AGGREGATIONS)
+
+
 @dataclass(frozen=True)
 class _Dense:
     """The dense side of one segment of the prompt."""
@@ -156,12 +165,7 @@ def relevance(
     alike.
     With no words at all (M = 0) the pooled text alone decides, as with μ = 1, and `notes` says so.
     """
-    checks.unit_interval("mu", mu)
-    checks.share("q", q)
-    checks.positive("tau", tau)
-    checks.positive("gamma", gamma)
-    checks.known("dispersion", dispersion, DISPERSIONS)
-    checks.known("aggregation", aggregation, AGGREGATIONS)
+    check_settings(mu, q, tau, gamma, dispersion, aggregation)
     if sign not in (-1, 1):
         raise ValueError(f"sign must be +1 or −1, got {sign}")
 

@@ -18,7 +18,7 @@ def unit_rows(x: Tensor, what: str = "features") -> Tensor:
     """Rows of length one in float32 or better. A row of zeros stays zero: it has no direction, its cosine is 0."""
     if x.ndim != 2:
         raise ValueError(f"{what} must be a matrix with one row a token, got shape {tuple(x.shape)}")
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     if not norms.isfinite().all():
         checks.finite(what, x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -35,9 +37,7 @@ def smooth(score: Tensor, grid: Grid, size: int = 3, sigma: float = 1.0) -> Tens
     rows, columns = grid
     if score.ndim != 1 or len(score) != rows * columns:
         raise ValueError(f"a {rows}×{columns} grid needs {rows * columns} scores, got shape {tuple(score.shape)}")
-    if size < 1 or size % 2 == 0:
-        raise ValueError(f"smoothing size must be odd and at least 1 (1 is off), got {size}")
-    checks.positive("sigma", sigma)
+    check_smoothing(size, sigma)
     score = score.to(torch.promote_types(score.dtype, torch.float32))
     if size == 1:
         return score
@@ -50,6 +50,16 @@ def smooth(score: Tensor, grid: Grid, size: int = 3, sigma: float = 1.0) -> Tens
 
 def polarize(score: Tensor, beta: float) -> Tensor:
     """ŝ = s^β: sharpens for β > 1, and β = 0 makes every token weigh the same."""
-    if not 0 <= beta < float("inf"):
-        raise ValueError(f"beta must be 0 or more, got {beta}")
+    check_beta(beta)
     return score.clamp_min(0) ** beta
+
+
+def check_smoothing(size: int, sigma: float) -> None:
+    if size < 1 or size % 2 == 0:
+        raise ValueError(f"smoothing size must be odd and at least 1 (1 is off), got {size}")
+    checks.positive("sigma", sigma)
+
+
+def check_beta(beta: float) -> None:
+    if not 0 <= beta < math.inf:
+        raise ValueError(f"beta must be 0 or more, got {beta}")

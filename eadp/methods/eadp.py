@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -15,13 +15,17 @@ from eadp.core import (
     TextGuide,
     VisualTokens,
     allocate,
+    checks,
     cover_by_quota,
     cover_by_share,
     polarize,
     relevance,
     smooth,
 )
-from eadp.core.checks import known, share
+from eadp.core.facility import BACKENDS
+from eadp.core.quotas import RULES
+from eadp.core.relevance import check_settings
+from eadp.core.smoothing import check_beta, check_smoothing
 from eadp.methods.base import Method, Need
 
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -91,8 +95,13 @@ class EADP(Method):
                 "EADP needs keep= (a count such as 128, or a share such as 0.25) or coverage= (such as 0.95)"
             )
         if self.coverage is not None:
-            share("coverage", self.coverage)
-        known("positions", self.positions, ("keep", "repack"))
+            checks.share("coverage", self.coverage)
+        check_settings(self.mu, self.q, self.tau, self.gamma, self.dispersion, self.aggregation)
+        check_smoothing(self.smoothing, self.sigma)
+        check_beta(self.beta)
+        checks.known("allocation rule", self.allocation, RULES)
+        checks.known("backend", self.backend, BACKENDS)
+        checks.known("positions", self.positions, ("keep", "repack"))
 
     @classmethod
     def paper(cls, keep: int | float, **settings: Any) -> EADP:
@@ -102,12 +111,13 @@ class EADP(Method):
     @classmethod
     def published(cls, keep: int | float, family: str, **settings: Any) -> EADP:
         """As the authors' released code does it for this model family."""
-        known("family", family, PUBLISHED)
+        checks.known("family", family, PUBLISHED)
         return cls(keep=keep, **{**PUBLISHED_EVERYWHERE, **PUBLISHED[family], **settings})
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         limit = None if self.keep is None else self.budget(len(tokens))
-        relevant, weights = self._weighed(tokens, text)
+        relevant = self.relevance(tokens, text)
+        weights = cast(Tensor, relevant.polarized)
         solver: dict[str, Any] = {"backend": self.backend, "matrix_limit": self.matrix_limit}
         if self.coverage is None:
             maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
@@ -131,21 +141,14 @@ class EADP(Method):
         )
 
     def relevance(self, tokens: VisualTokens, text: TextGuide | None) -> Relevance:
-        """Stage 1, and the smoothed and sharpened map."""
-        return self._weighed(tokens, text)[0]
-
-    def _weighed(self, tokens: VisualTokens, text: TextGuide | None) -> tuple[Relevance, Tensor]:
-        """The relevance, and ŝ, which weighs the tokens."""
+        """Stage 1, and the map smoothed and sharpened: every intermediate."""
         if text is None:
             raise ValueError("EADP needs the question: give a TextGuide, or use a method that needs no text")
         if tokens.aligned is None:
             raise ValueError("EADP needs `aligned`: the visual tokens in the space of the text")
-        words = text.tokens
-        if self.padded_text:
-            words = _with_padding(text)
         relevant = relevance(
             tokens.aligned,
-            words,
+            _with_padding(text) if self.padded_text else text.tokens,
             text.pooled,
             mu=self.mu,
             q=self.q,
@@ -157,9 +160,8 @@ class EADP(Method):
         )
         maps = zip(tokens.blocks, tokens.grids, strict=True)
         smoothed = torch.cat([smooth(relevant.score[block], grid, self.smoothing, self.sigma) for block, grid in maps])
-        weights = polarize(smoothed, self.beta)
-        named = tuple(text.words) if text.words is not None and not self.padded_text else None
-        return replace(relevant, smoothed=smoothed, polarized=weights, words=named), weights
+        words = None if text.words is None or self.padded_text else tuple(text.words)
+        return replace(relevant, smoothed=smoothed, polarized=polarize(smoothed, self.beta), words=words)
 
 
 def _with_padding(text: TextGuide) -> list[Tensor]:
