@@ -7,6 +7,7 @@ mask translated, and most not even that.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -215,6 +216,7 @@ class BeforeLanguageModel:
             valid=seen,
             padded=past.padded or (valid is not None and not bool(valid.all())),
             shift=shift,
+            owner=weakref.ref(self.family.base),
         )
         self._plan = Plan(plan, ledger, turned)
         return shortened
