@@ -120,7 +120,7 @@ def diagnose_sign(
             pairs.append((plus, minus))
     if not pairs:
         raise ValueError("there are no images: give some, each with what is asked for and the boxes around it")
-    return replace(report_of(pairs), guide_sign=pruned.guide.sign)
+    return replace(report_of(pairs), guide_sign=text.sign)
 
 
 @dataclass(frozen=True)
