@@ -17,7 +17,7 @@ from transformers import (
 import eadp
 from eadp.core import TextGuide, VisualTokens
 from eadp.models.guides import EmbeddingGuide
-from eadp.models.sign import SIGNS, Localisation, cells_inside, localise, report_of
+from eadp.runtime.sign import SIGNS, Localisation, cells_inside, localise, report_of
 
 BOX = (0.0, 0.0, 0.5, 0.5)
 
