@@ -64,4 +64,3 @@ def answers(model: Any, **arguments: Any) -> tuple[Tensor, Tensor]:
     settings = dict(max_new_tokens=6, do_sample=False, suppress_tokens=SPECIAL_IDS)
     out = model.generate(**settings | arguments, return_dict_in_generate=True, output_logits=True)
     return out.sequences[:, arguments["input_ids"].shape[1] :], torch.stack(out.logits, dim=1)
-

@@ -123,7 +123,11 @@ def test_second_turn_on_the_same_cache(family: str, positions: str, rows: int) -
         more = ids.shape[1] - inputs["input_ids"].shape[1]
         grown = {
             name: torch.cat([value, torch.full((rows, more), fill)], dim=1)
-            for name, fill in {"attention_mask": 1, "mm_token_type_ids": 0, "token_type_ids": int(family == "paligemma")}.items()
+            for name, fill in {
+                "attention_mask": 1,
+                "mm_token_type_ids": 0,
+                "token_type_ids": int(family == "paligemma"),
+            }.items()
             if (value := inputs.get(name)) is not None
         }
         _, at_once = answers(model, **inputs | grown | {"input_ids": ids})
@@ -201,7 +205,11 @@ def test_merged_tokens_are_sums_of_rows(family: str) -> None:
 
 
 def flattened(features: Any) -> list[Tensor]:
-    return [features] if isinstance(features, Tensor) and features.ndim == 2 else [x for y in features for x in flattened(y)]
+    return (
+        [features]
+        if isinstance(features, Tensor) and features.ndim == 2
+        else [x for y in features for x in flattened(y)]
+    )
 
 
 def paired(rows: Tensor, slots: Tensor) -> Tensor:

@@ -215,9 +215,13 @@ def _collated(family: str, pictures: list[dict[str, Any]], prompts: Sequence[Seq
 def _segment(family: str) -> Callable[[Any, Size, torch.Generator], Segment]:
     if family.startswith("llava_"):
         return _anyres
-    return {"qwen2_5_vl": _qwen, "qwen3_vl": _qwen, "internvl": _internvl, "idefics3": _idefics, "smolvlm": _idefics}.get(
-        family, _fixed
-    )
+    return {
+        "qwen2_5_vl": _qwen,
+        "qwen3_vl": _qwen,
+        "internvl": _internvl,
+        "idefics3": _idefics,
+        "smolvlm": _idefics,
+    }.get(family, _fixed)
 
 
 def _fixed(base: Any, size: Size, generator: torch.Generator) -> Segment:

@@ -27,9 +27,7 @@ class InternVL(Family):
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
         cells = seen.lengths[0]
-        return [
-            whole_first(len(run) // cells, cells) for row in range(len(prompt.places)) for run in prompt.runs(row)
-        ]
+        return [whole_first(len(run) // cells, cells) for row in range(len(prompt.places)) for run in prompt.runs(row)]
 
 
 class Idefics3(Family):

@@ -148,7 +148,9 @@ class BeforeLanguageModel:
     def _choose(self, call: Call, embeddings: Tensor, mask: Mask) -> Choice:
         seen = [(getattr(output, SEEN, None), output) for output in call.outputs.values()]
         if any(each is None for each, _ in seen):
-            raise ValueError("mm_encoder_outputs from before eadp.attach do not say what their images were; make them anew")
+            raise ValueError(
+                "mm_encoder_outputs from before eadp.attach do not say what their images were; make them anew"
+            )
         beams = max(len(output.pooler_output) // len(each.lengths) for each, output in seen)
         ids = None if call.ids is None else call.ids[::beams].cpu()
         valid = segment(mask, embeddings.shape[1])
