@@ -82,12 +82,12 @@ def test_attaching_twice_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "says"),
     [
-        (dict(method="nothing"), ValueError, "unknown method"),
-        (dict(method=EverySecond(), beta=3), TypeError, "no setting beta"),
-        (dict(method=EverySecond(), keep=0), ValueError, "at least 1"),
-        (dict(method=EverySecond(), positions="middle"), ValueError, "positions"),
-        (dict(method=EverySecond(), budget_over="batch"), ValueError, "budget_over"),
-        (dict(method=Nearest(keep=4)), ValueError, "processor"),
+        ({"method": "nothing"}, ValueError, "unknown method"),
+        ({"method": EverySecond(), "beta": 3}, TypeError, "no setting beta"),
+        ({"method": EverySecond(), "keep": 0}, ValueError, "at least 1"),
+        ({"method": EverySecond(), "positions": "middle"}, ValueError, "positions"),
+        ({"method": EverySecond(), "budget_over": "batch"}, ValueError, "budget_over"),
+        ({"method": Nearest(keep=4)}, ValueError, "processor"),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], error: type[Exception], says: str) -> None:
@@ -110,7 +110,8 @@ class First(Method):
     paper = "none"
 
     def select(self, tokens: VisualTokens, text: Any = None) -> Selection:
-        assert text is None and tokens.aligned is None
+        assert text is None
+        assert tokens.aligned is None
         n = len(tokens)
         return Selection(torch.arange(self.budget(n)), n, self.name, scores=torch.arange(float(n)))
 
@@ -297,7 +298,7 @@ def test_a_pruned_cache_on_a_detached_model() -> None:
     model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA)
     with eadp.attach(model, method=EverySecond()):
         cache = model(**inputs, use_cache=True).past_key_values
-    more = dict(input_ids=torch.tensor([[5], [6]]), attention_mask=torch.ones(2, inputs["input_ids"].shape[1] + 1))
+    more = {"input_ids": torch.tensor([[5], [6]]), "attention_mask": torch.ones(2, inputs["input_ids"].shape[1] + 1)}
     with pytest.raises(RuntimeError, match="attach again"):
         model(**more, past_key_values=cache)
     with eadp.attach(model, method=EverySecond()):
@@ -362,10 +363,8 @@ def test_control_with_physical_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
 
     right = last_logits()
     monkeypatch.setattr(ledger._Ledgered, "get_seq_length", ledger._Ledgered.get_query_offset)
-    try:
-        assert not torch.allclose(last_logits(), right, rtol=1e-3, atol=1e-3)
-    except ValueError as error:
-        assert "placeholders" in str(error)
+    with pytest.raises(ValueError, match="placeholders"):
+        last_logits()
 
 
 def test_control_with_gaps_in_the_counted_positions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def pruning(family: str, **settings: Any) -> eadp.Pruned:
 
 def generate(family: str, inputs: dict[str, Any], **settings: Any) -> Tensor:
     model = tiny.model(family)
-    defaults = dict(max_new_tokens=6, do_sample=False, suppress_tokens=SPECIAL_IDS)
+    defaults = {"max_new_tokens": 6, "do_sample": False, "suppress_tokens": SPECIAL_IDS}
     return model.generate(**inputs, **defaults | settings)[:, inputs["input_ids"].shape[1] :]
 
 
@@ -185,7 +185,7 @@ def test_labels_and_backward(family: str, padding: str) -> None:
 
 @every_family
 def test_merged_tokens_are_sums_of_rows(family: str) -> None:
-    """Merging by hand: the kept rows of the vision side's output, DeepStack's too, are replaced before plain `generate`."""
+    """Merging by hand: the kept rows of the features, DeepStack's too, are replaced before plain `generate`."""
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:1])
     with eadp.attach(model, method=Pairs()) as pruned:
         _, logits = answers(model, **inputs)

@@ -87,7 +87,7 @@ def _images_only(kind: type) -> type:
 
 
 def _side(pixels: int) -> dict[str, Any]:
-    return dict(do_center_crop=False, size={"height": pixels, "width": pixels})
+    return {"do_center_crop": False, "size": {"height": pixels, "width": pixels}}
 
 
 def _llava(family: str) -> Any:
@@ -136,7 +136,7 @@ def _qwen(family: str) -> Any:
 
 def _internvl(family: str) -> Any:
     images = hf.GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}, crop_to_patches=True, max_patches=4)
-    named = dict(start_image_token="<img>", end_image_token="</img>", context_image_token="<IMG_CONTEXT>")
+    named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
     return _images_only(hf.InternVLProcessor)(
         images, tokenizer(**named, video_token="<video>"), image_seq_length=9, chat_template=INTERNVL
     )
@@ -149,7 +149,7 @@ def _idefics3(family: str) -> Any:
 
 def _gemma3(family: str) -> Any:
     images = hf.Gemma3ImageProcessorPil(size={"height": 32, "width": 32})
-    named = dict(boi_token="<start_of_image>", eoi_token="<end_of_image>", image_token="<image_soft_token>")
+    named = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
     return hf.Gemma3Processor(images, tokenizer(**named), image_seq_length=16, chat_template=GEMMA)
 
 
