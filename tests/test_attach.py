@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
-from oracle import answers, shortened
+from by_hand import answers, shortened
 from prompts import Sizes, every_prompt
 from simple_methods import EverySecond, Ragged
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from oracle import answers
+from by_hand import answers
 from PIL import Image
 from prompts import IMAGES, every_family
 from simple_methods import EverySecond, Guide, Nearest, Ragged
@@ -361,7 +361,7 @@ def test_control_with_physical_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
             cache = model(**inputs, use_cache=True).past_key_values
             return answers(model, input_ids=ids, attention_mask=torch.ones_like(ids), past_key_values=cache)[1]
 
-    right = last_logits()
+    last_logits()
     monkeypatch.setattr(ledger._Ledgered, "get_seq_length", ledger._Ledgered.get_query_offset)
     with pytest.raises(ValueError, match="placeholders"):
         last_logits()

@@ -9,7 +9,7 @@ import pytest
 import tiny
 import torch
 import transformers as hf
-from oracle import SPECIAL_IDS, answers, shortened
+from by_hand import SPECIAL_IDS, answers, shortened
 from prompts import IMAGES, every_family
 from simple_methods import EverySecond, Pairs, Ragged
 from torch import Tensor

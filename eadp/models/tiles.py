@@ -21,8 +21,10 @@ def whole_first(tiles: int, cells: int, layout: Layout | None = None) -> Picture
 
 
 class InternVL(Family):
-    """All tiles of an image stand in one run of placeholders, between `<img>` and `</img>`. The model is not told how they
-    lie on the image, so a picture has no layout. Frames of a clip are pictures of their own."""
+    """All tiles of an image stand in one run of placeholders, between `<img>` and `</img>`.
+
+    The model is not told how they lie on the image, so a picture has no layout. Frames are pictures of their own.
+    """
 
     types = ("internvl",)
 
@@ -32,8 +34,10 @@ class InternVL(Family):
 
 
 class Idefics3(Family):
-    """Each tile is a run of placeholders behind a mark: where it lies, or that it is the whole image, which ends the
-    image. Frames of a clip are pictures of their own."""
+    """Each tile is a run of placeholders behind a mark: where it lies, or that it is the whole image, the last one.
+
+    Frames are pictures of their own.
+    """
 
     types = ("idefics3", "smolvlm")
     text_name = "text_model"

@@ -88,7 +88,7 @@ class BeforeLanguageModel:
         self._call = Call(ids, kwargs.get("inputs_embeds"), outputs)
         if kwargs.get("cu_seq_lens_q") is not None or not isinstance(cache, Cache | None):
             raise ValueError(
-                "packed sequences and continuous batching cannot be pruned; detach first, or generate in ordinary batches"
+                "packed sequences and continuous batching cannot be pruned; detach, or generate in ordinary batches"
             )
         if outputs or any(kwargs.get(name) is not None for name in PIXELS):
             return None
