@@ -8,19 +8,20 @@ from eadp import core
 from eadp._version import __version__
 from eadp.core import Selection, TextGuide, VisualTokens
 from eadp.methods import Method
+from eadp.methods.eadp import EADP
 
 if TYPE_CHECKING:
     from eadp.runtime import Pruned, attach
 
-__all__ = ["Method", "Pruned", "Selection", "TextGuide", "VisualTokens", "__version__", "attach", "core"]
+__all__ = ["EADP", "Method", "Pruned", "Selection", "TextGuide", "VisualTokens", "__version__", "attach", "core"]
 
-_NEED_TRANSFORMERS = {"attach": "eadp.runtime", "Pruned": "eadp.runtime"}
+# What stands on transformers is imported when it is first asked for.
+_LAZY = {"attach": "eadp.runtime", "Pruned": "eadp.runtime"}
 
 
 def __getattr__(name: str) -> Any:
-    """What stands on transformers is imported when it is first asked for."""
-    if name not in _NEED_TRANSFORMERS:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_NEED_TRANSFORMERS[name]), name)
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,0 +1,45 @@
+# make demo and make test are all that a fresh machine with Python 3.10+ and pip needs.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/ready-$(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+export HF_HUB_OFFLINE := 1
+
+.PHONY: demo test test-fast lint setup bench clean
+.DEFAULT_GOAL := help
+
+help: ## What there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+demo: $(READY) ## Select tokens on a photo, print the words, write a picture
+	$(BIN)/eadp demo
+
+test: lint ## Lint, types and all tests
+	$(BIN)/python -m pytest -n 2
+
+test-fast: $(READY) ## The tests that take no more than a few seconds each
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+lint: $(READY) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY) ## The selection benchmark, beside its peers
+	$(PIP) -e ".[peers]"
+	$(BIN)/python benchmarks/selection.py
+
+setup: $(READY) ## The environment, made once and anew when its pins change
+
+# torch first and by its pin: asked for without one it comes with gigabytes of CUDA.
+$(READY):
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+clean: ## Remove the environment and what the tools left
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out

@@ -1,0 +1,72 @@
+"""What the benchmarks share: interleaved timing in CPU time, a description of the machine, image-like tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+from torch.nn import functional as F
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+IMAGES = ROOT / "docs" / "img"
+
+
+def one_thread() -> None:
+    torch.set_num_threads(1)
+    numba.set_num_threads(1)
+
+
+def interleaved(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Milliseconds of CPU time of each call, in rounds: every call once a round, after one round of warming up."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for round_ in range(repeats + 1):
+        for name, call in calls.items():
+            start = time.process_time_ns()
+            call()
+            if round_:
+                times[name].append((time.process_time_ns() - start) / 1e6)
+    return times
+
+
+def medians(times: dict[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def machine() -> dict[str, Any]:
+    cpu = platform.processor()
+    if (info := Path("/proc/cpuinfo")).exists():
+        cpu = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), cpu)
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numba": numba.__version__,
+        "gpu": None,
+    }
+
+
+def save(name: str, result: dict[str, Any]) -> Path:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine(), **result}, indent=1) + "\n")
+    return path
+
+
+def image_like(rows: int, columns: int, width: int, seed: int = 0) -> torch.Tensor:
+    """rows·columns tokens whose likeness falls with distance, as those of a picture do: smooth fields plus noise."""
+    g = torch.Generator().manual_seed(seed)
+    coarse = torch.randn(1, 48, max(2, rows // 4), max(2, columns // 4), generator=g)
+    fields = F.interpolate(coarse, size=(rows, columns), mode="bicubic")[0].flatten(1).T
+    mixed = fields @ torch.randn(48, width, generator=g)
+    return mixed + 3 * torch.randn(rows * columns, width, generator=g)
