@@ -31,10 +31,44 @@ def methods() -> None:
 
 @app.command()
 def demo(
-    keep: Annotated[int, typer.Option(help="How many of the 576 tokens stay.", min=1, max=576)] = 64,
+    keep: Annotated[float, typer.Option(help="Share of the visual tokens that stay.", min=0.004, max=1)] = 0.125,
+    questions: Annotated[int, typer.Option(help="How many questions to ask.", min=1)] = 8,
     out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
 ) -> None:
-    """Show the selection on a photo: the words by entropy, the kept tokens, and a picture of them."""
+    """Ask the pocket model about drawn scenes, with all visual tokens and with few, and draw what was kept."""
     from eadp import demo
 
-    demo.run(keep, out)
+    demo.run(keep, questions, out)
+
+
+@app.command("eval")
+def evaluate(
+    suite: Annotated[str, typer.Argument(help="What to run: pocket.")],
+    methods: Annotated[str, typer.Option(help="Methods, with commas between them; see `eadp methods`.")] = "eadp",
+    keep: Annotated[str, typer.Option(help="Budgets: counts (32) or shares (0.125), with commas.")] = "0.125,0.0625",
+    samples: Annotated[int, typer.Option(help="How many test questions.", min=1)] = 2000,
+    out: Annotated[Path, typer.Option(help="Folder for results.json, table.md and accuracy.png.")] = Path("out/pocket"),
+) -> None:
+    """Measure accuracy with and without pruning, all methods and budgets side by side on the same questions."""
+    if suite != "pocket":
+        raise typer.BadParameter(f"unknown suite {suite!r}; known: pocket")
+    from rich.progress import Progress
+
+    from eadp.evaluate import pocket, report
+
+    budgets = [_budget(part) for part in keep.split(",")]
+    settings = [pocket.Setting(pocket.ALL), pocket.Setting(pocket.BLIND)]
+    settings += [pocket.Setting(name.strip(), budget) for name in methods.split(",") for budget in budgets]
+    with Progress() as progress:
+        task = progress.add_task(f"{len(settings)} settings", total=samples)
+        found = pocket.evaluate(settings, samples, progress=lambda done: progress.advance(task, done))
+    console = Console()
+    console.print(report.as_table(found))
+    console.print("written: " + ", ".join(str(path) for path in report.write(found, out)))
+
+
+def _budget(text: str) -> int | float:
+    try:
+        return int(text) if text.strip().isdigit() else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"a budget is a count (32) or a share (0.125), got {text!r}") from None

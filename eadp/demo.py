@@ -1,109 +1,118 @@
-"""The core on a real photo, with a guide that is made up: what `eadp demo` shows."""
+"""The pocket model asked about drawn scenes, with all visual tokens and with few: what `eadp demo` shows."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
+from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods.eadp import EADP
+from eadp.core import Relevance, Selection
+from eadp.pocket import guide, load
+from eadp.pocket.samples import Sample, samples
+from eadp.runtime import attach
 
-SIDE, CELL = 24, 20
-"""Tokens a side, pixels a token."""
+SCALE = 2
+"""Pixels of the picture for each pixel of a scene."""
 
-QUESTION = ["what", "is", "on", "the", "badge", "?"]
-BADGE = (slice(17, 20), slice(6, 10))
-"""The cells of the photo that the word "badge" is made to point at."""
+GAP, CAPTION = 12, 22
+LOW, HIGH = torch.tensor([68.0, 1, 84]), torch.tensor([253.0, 231, 37])
+"""The ends of the map's colours; dark to light, so that it reads without colour too."""
 
 
-def photo() -> np.ndarray:
-    """480×480×3, uint8: the astronaut that ships with scikit-image (NASA, public domain)."""
-    try:
-        from skimage import data
-    except ImportError as missing:
-        raise SystemExit("the demo needs a photo and a plot: pip install 'eadp[plot]'") from missing
-    picture: np.ndarray = data.astronaut()[16:496, 16:496]
+@torch.inference_mode()
+def run(keep: float, questions: int, out: Path) -> None:
+    console = Console()
+    console.print("The pocket model: a small LLaVA that ships with the package and knows a toy world of drawn scenes.")
+    model, processor = load()
+    text = guide(model)
+    table = Table("question", "all tokens", f"{keep:.4g} of them", "right answer", "coverage")
+    panels: list[tuple[Sample, Selection]] = []
+    whole_ms, pruned_ms = [], []
+    for sample in samples("test", questions):
+        inputs = processor(images=sample.image, text=sample.prompt, return_tensors="pt")
+        whole = _answer(model, processor, inputs)
+        with attach(model, processor, keep=keep, guide=text) as pruned:
+            few = _answer(model, processor, inputs)
+            selection = pruned.last[0]
+        for _ in range(3):
+            whole_ms.append(_prefill_ms(model, inputs))
+            with attach(model, processor, keep=keep, guide=text):
+                pruned_ms.append(_prefill_ms(model, inputs))
+        panels.append((sample, selection))
+        table.add_row(sample.question, whole, few, sample.answer, f"{selection.coverage:.0%}")
+    console.print(table)
+    sample, selection = panels[0]
+    console.print(_words(selection.relevance))
+    tokens, kept = selection.total, len(selection)
+    first, second = statistics.median(whole_ms), statistics.median(pruned_ms)
+    console.print(
+        f"{tokens} visual tokens → {kept}. Prefill, everything included (vision tower, text guide, selection, language "
+        f"model): {first:.1f} ms → {second:.1f} ms, ratio {second / first:.2f}."
+    )
+    console.print(
+        "The pocket model is so small that there is little to save; `eadp` earns its keep on models with billions of "
+        "parameters."
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    overlay(panels[:4]).save(out)
+    console.print(f"picture: {out}")
+
+
+def _answer(model: Any, processor: Any, inputs: Any) -> str:
+    out = model.generate(**inputs, do_sample=False)
+    return processor.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+
+
+def _prefill_ms(model: Any, inputs: Any) -> float:
+    start = time.perf_counter()
+    model(**inputs, logits_to_keep=1)
+    return 1000 * (time.perf_counter() - start)
+
+
+def _words(relevance: Relevance | None) -> Table:
+    """The first question's words, the ones that point first."""
+    table = Table("word", "entropy", "kept", title="words of the first question, by entropy")
+    if relevance is not None and relevance.words is not None:
+        for i in relevance.entropy.argsort().tolist():
+            table.add_row(relevance.words[i], f"{relevance.entropy[i]:.2f}", "yes" if relevance.kept[i] else "")
+    return table
+
+
+def overlay(panels: list[tuple[Sample, Selection]]) -> Image.Image:
+    """One row a question: the scene, its relevance map, and the kept tokens lit."""
+    side = panels[0][0].image.width * SCALE
+    picture = Image.new("RGB", (3 * side + 2 * GAP, len(panels) * (side + CAPTION + GAP)), "white")
+    draw = ImageDraw.Draw(picture)
+    for row, (sample, selection) in enumerate(panels):
+        top = row * (side + CAPTION + GAP)
+        draw.text((4, top + 4), f"{sample.question}   {len(selection)} of {selection.total} tokens", fill="black")
+        scene = sample.image.resize((side, side), Image.Resampling.LANCZOS)
+        relevance = selection.relevance
+        heat = selection.mask.float() if relevance is None or relevance.smoothed is None else relevance.smoothed
+        lit = _grown(selection.mask, side).point(lambda value: 255 if value else 60)
+        kept = Image.composite(scene, Image.new("RGB", scene.size), lit)
+        for column, panel in enumerate((scene, _coloured(heat, side), kept)):
+            picture.paste(panel, (column * (side + GAP), top + CAPTION))
     return picture
 
 
-def tokens_of(picture: np.ndarray) -> VisualTokens:
-    """One token a 20×20 cell: its colours at 5×5 places, and where it lies. No model has a part in it."""
-    cells = torch.from_numpy(picture.copy()).float().div(255).view(SIDE, CELL, SIDE, CELL, 3)
-    colours = cells.view(SIDE, 5, 4, SIDE, 5, 4, 3).mean(dim=(2, 5)).permute(0, 2, 1, 3, 4).reshape(SIDE * SIDE, -1)
-    y, x = torch.meshgrid(torch.linspace(-1, 1, SIDE), torch.linspace(-1, 1, SIDE), indexing="ij")
-    place = torch.stack([y.flatten(), x.flatten()], dim=1)
-    features = torch.cat([colours - colours.mean(0), 1.5 * place], dim=1)
-    return VisualTokens(features=features, aligned=features, grids=[(SIDE, SIDE)])
+def _grid(values: Tensor) -> Tensor:
+    side = round(len(values) ** 0.5)
+    return values.view(side, side)
 
 
-def made_up_guide(tokens: VisualTokens) -> TextGuide:
-    """A word that points (the mean of the cells it names) among words that point nowhere (near to no direction)."""
-    named = tokens.features.view(SIDE, SIDE, -1)[BADGE].flatten(0, 1).mean(0)
-    noise = torch.randn(len(QUESTION), len(named), generator=torch.Generator().manual_seed(0))
-    away = torch.linalg.qr(tokens.features.T @ tokens.features).Q[:, -1]
-    words = 5 * away + 0.5 * noise * named.norm() / len(named) ** 0.5
-    words[QUESTION.index("badge")] = named
-    return TextGuide(tokens=words, pooled=words.mean(0), words=QUESTION, sign=1.0)
+def _grown(mask: Tensor, side: int) -> Image.Image:
+    return Image.fromarray((_grid(mask) * 255).to(torch.uint8).numpy()).resize((side, side), Image.Resampling.NEAREST)
 
 
-def picture_of(image: np.ndarray, picked: Selection, path: Path) -> None:
-    """Photo, relevance map and kept tokens, side by side."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    def grown(values: Tensor) -> np.ndarray:
-        array: np.ndarray = values.view(SIDE, SIDE).numpy()
-        return array.repeat(CELL, 0).repeat(CELL, 1)
-
-    relevance = picked.relevance
-    if relevance is None or relevance.smoothed is None:
-        raise ValueError("there is nothing to draw: the selection has no relevance map")
-    dimmed = image * np.where(grown(picked.mask), 1.0, 0.25)[..., None] / 255
-    panels = [
-        (image, f"{picked.total} tokens"),
-        (grown(relevance.smoothed), "relevance to “badge”"),
-        (dimmed, f"{len(picked)} kept, coverage {picked.coverage:.0%}"),
-    ]
-    figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.8), layout="constrained")
-    for axis, (panel, title) in zip(axes, panels, strict=True):
-        axis.imshow(panel, cmap="viridis")
-        axis.set_title(title, fontsize=11)
-        axis.axis("off")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-
-
-def run(keep: int, out: Path) -> None:
-    """Select, print the words by entropy, and write the picture."""
-    console = Console()
-    console.print(
-        "The core of EADP on a real photo. The guide is made up: no model looked at the picture or the question."
-    )
-    image = photo()
-    tokens = tokens_of(image)
-    guide, method = made_up_guide(tokens), EADP(keep=keep, q=0.2)
-    method.select(tokens, guide)  # compiled, or fetched from numba's cache
-    start = time.process_time()
-    picked = method.select(tokens, guide)
-    took = time.process_time() - start
-    relevance = picked.relevance
-    if relevance is not None:
-        table = Table("word", "entropy", "kept", title="words of the question")
-        for i in relevance.entropy.argsort().tolist():
-            table.add_row(QUESTION[i], f"{relevance.entropy[i]:.2f}", "yes" if relevance.kept[i] else "")
-        console.print(table)
-    console.print(f"{len(picked)} of {picked.total} tokens in {1000 * took:.1f} ms of CPU time.")
-    console.print(
-        f"They represent {picked.coverage:.1%} of the weighted image; no {len(picked)} tokens can represent more than "
-        f"{picked.bound:.1%}."
-    )
-    picture_of(image, picked, out)
-    console.print(f"picture: {out}")
+def _coloured(values: Tensor, side: int) -> Image.Image:
+    level = _grid(values)[..., None]
+    colours = (LOW + (HIGH - LOW) * level / level.max().clamp_min(1e-9)).to(torch.uint8)
+    return Image.fromarray(colours.numpy()).resize((side, side), Image.Resampling.NEAREST)

@@ -1,0 +1,110 @@
+"""A report of the pocket benchmark as a table, as files and as a plot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from eadp.evaluate.pocket import ALL, BLIND, MAJORITY, Outcome, Report
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+"""Okabe and Ito's, told apart by everyone."""
+
+
+def rows(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Head and lines: accuracy in percent over all questions with its 95 % interval, then by kind."""
+    kinds = sorted(set(report.kinds))
+    lines = []
+    for outcome in report.outcomes:
+        low, high = outcome.interval
+        by_kind = report.by_kind(outcome)
+        tokens = f"{outcome.mean_tokens:.0f}" if outcome.setting.method not in (BLIND, MAJORITY) else "–"
+        share = f"{100 * outcome.accuracy:.1f} ({100 * low:.1f}–{100 * high:.1f})"
+        lines.append([str(outcome.setting), tokens, share, *(f"{100 * by_kind[kind]:.0f}" for kind in kinds)])
+    return ["setting", "tokens", "all kinds (95 %)", *kinds], lines
+
+
+def as_table(report: Report) -> Table:
+    head, lines = rows(report)
+    table = Table(*head, title=f"pocket model, {len(report.kinds)} questions: accuracy in percent")
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def as_markdown(report: Report) -> str:
+    head, lines = rows(report)
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *lines]) + "\n"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    return {
+        "benchmark": "pocket",
+        "questions": len(report.kinds),
+        "kinds": report.kinds,
+        "expected": report.expected,
+        "outcomes": [
+            {
+                "method": outcome.setting.method,
+                "keep": outcome.setting.keep,
+                "accuracy": outcome.accuracy,
+                "interval": outcome.interval,
+                "mean_tokens": outcome.mean_tokens,
+                "by_kind": report.by_kind(outcome),
+                "answers": outcome.answers,
+                "right": outcome.right,
+            }
+            for outcome in report.outcomes
+        ],
+    }
+
+
+def write(report: Report, folder: Path) -> list[Path]:
+    """results.json, table.md and, where matplotlib is there, accuracy.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results, table = folder / "results.json", folder / "table.md"
+    results.write_text(json.dumps(as_json(report)) + "\n")
+    table.write_text(as_markdown(report))
+    try:
+        import matplotlib
+    except ImportError:
+        return [results, table]
+    matplotlib.use("Agg")
+    return [results, table, plot(report, folder / "accuracy.png")]
+
+
+def plot(report: Report, path: Path) -> Path:
+    """Accuracy against tokens, a line a method, bars for the 95 % intervals."""
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    pruned: dict[str, list[Outcome]] = {}
+    for outcome in report.outcomes:
+        if outcome.setting.keep is not None:
+            pruned.setdefault(outcome.setting.method, []).append(outcome)
+    for colour, (method, outcomes) in zip(COLOURS * 3, pruned.items(), strict=False):
+        outcomes.sort(key=lambda outcome: outcome.mean_tokens)
+        tokens = [outcome.mean_tokens for outcome in outcomes]
+        shares = [100 * outcome.accuracy for outcome in outcomes]
+        reach = [
+            [100 * (o.accuracy - o.interval[0]) for o in outcomes],
+            [100 * (o.interval[1] - o.accuracy) for o in outcomes],
+        ]
+        axis.errorbar(tokens, shares, yerr=reach, marker="o", capsize=3, label=method, color=colour)
+    for outcome, style in zip((o for o in report.outcomes if o.setting.keep is None), ("--", ":", "-."), strict=False):
+        axis.axhline(100 * outcome.accuracy, color="grey", linestyle=style, label=outcome.setting.method)
+    axis.set(xscale="log", xlabel="visual tokens kept", ylabel="accuracy, %", title="Pocket model (toy world)")
+    ticks = sorted({round(o.mean_tokens) for each in pruned.values() for o in each})
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, fontsize=8, ncols=2)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path
+
+
+__all__ = ["ALL", "as_json", "as_markdown", "as_table", "write"]
