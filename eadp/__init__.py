@@ -12,8 +12,8 @@ from eadp.methods import Method
 from eadp.methods.eadp import EADP
 
 if TYPE_CHECKING:
-    from eadp.runtime.sign import diagnose_sign
     from eadp.runtime import Pruned, attach
+    from eadp.runtime.sign import diagnose_sign
 
 __all__ = [
     "EADP",
