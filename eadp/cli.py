@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 app = typer.Typer(help="Keep only the visual tokens that serve the question.", no_args_is_help=True)
+
+
+def console() -> Console:
+    """As wide as the terminal; into a file or a pipe, wide enough for the tables."""
+    return Console() if sys.stdout.isatty() else Console(width=120)
 
 
 @app.callback()
@@ -26,7 +33,7 @@ def methods() -> None:
     for name, method in sorted(REGISTRY.items()):
         needs = ", ".join(sorted(method.needs)).replace("_", " ") or "–"
         table.add_row(name, method.citation, method.stage, needs, "yes" if method.merges else "no")
-    Console().print(table)
+    console().print(table)
 
 
 @app.command()
@@ -62,9 +69,8 @@ def evaluate(
     with Progress() as progress:
         task = progress.add_task(f"{len(settings)} settings", total=samples)
         found = pocket.evaluate(settings, samples, progress=lambda done: progress.advance(task, done))
-    console = Console()
-    console.print(report.as_table(found))
-    console.print("written: " + ", ".join(str(path) for path in report.write(found, out)))
+    console().print(report.as_table(found))
+    console().print("written: " + ", ".join(str(path) for path in report.write(found, out)))
 
 
 def _budget(text: str) -> int | float:
@@ -72,3 +78,37 @@ def _budget(text: str) -> int | float:
         return int(text) if text.strip().isdigit() else float(text)
     except ValueError:
         raise typer.BadParameter(f"a budget is a count (32) or a share (0.125), got {text!r}") from None
+
+
+@app.command()
+def flops(
+    model: Annotated[
+        str, typer.Option(help="An architecture (llava-1.5-7b …) or a checkpoint's name or folder.")
+    ] = "llava-1.5-7b",
+    keep: Annotated[str, typer.Option(help="Budgets, with commas.")] = "128,64,32",
+    text: Annotated[int, typer.Option(help="Text tokens of the prompt.", min=0)] = 40,
+    words: Annotated[int, typer.Option(help="Words of the question.", min=1)] = 20,
+    grid: Annotated[str, typer.Option(help="The image's tokens, as 24x24 or 5*24x24; default: the paper's.")] = "",
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's efficiency tables beside a recount.")] = False,
+) -> None:
+    """Count the multiply-adds of a prefill by part, exactly, from the configuration: no weights, no download."""
+    from eadp.measure import report
+
+    if paper:
+        for table in report.beside_the_paper():
+            console().print(table)
+        return
+    try:
+        console().print(report.costs(model, [int(part) for part in keep.split(",")], text, words, _grids(grid)))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _grids(text: str) -> list[tuple[int, int]] | None:
+    """24x24, or 5*24x24 for five of them."""
+    if not text:
+        return None
+    found = re.fullmatch(r"(?:(\d+)\*)?(\d+)x(\d+)", text)
+    if not found:
+        raise ValueError(f"a grid is written 24x24, or 5*24x24 for five of them, got {text!r}")
+    return [(int(found[2]), int(found[3]))] * int(found[1] or 1)
