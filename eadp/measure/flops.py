@@ -1,7 +1,7 @@
 """Multiply-adds of one prefill, from a configuration alone: the model is built on the meta device, nothing is computed.
 
-A multiply-add is one product and its sum; `FlopCounterMode` of torch calls that two FLOPs. Attention is counted in full, as it
-is computed, not halved for causality.
+A multiply-add is one product and its sum; `FlopCounterMode` of torch calls that two FLOPs. Attention is counted in full,
+as it is computed, not halved for causality.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Cost:
 
     tower:     the vision encoder. projector: from its output to the language model's tokens (Qwen: the mergers).
     guide:     the text encoder, and its projection of the visual tokens; 0 where the guide is a table of embeddings.
-    pruner:    relevance, smoothing and the similarity of tokens. The greedy's corrections depend on the image: measured, not
-               counted.
-    linear:    the language model's layers without attention itself. attention: its products of queries, keys and values.
+    pruner:    relevance, smoothing and the similarity of tokens. The greedy's corrections depend on the image: timed,
+               not counted.
+    linear:    the language model's linear layers. attention: its products of queries, keys and values.
     head:      the logits of the last token.
     """
 
@@ -112,7 +112,7 @@ def clip_guide(text: Any, cells: int, tower_width: int, slots: int) -> int:
 
 
 def pruner(grids: list[Grid], words: int, channels: int, width: int, smoothing: int = 3) -> int:
-    """EADP's own: cosines with words and pooled text, two passes of the Gaussian, and half of each block's similarity."""
+    """EADP's own: cosines with words and pooled text, the Gaussian's two passes, half of each block's similarity."""
     tokens = sum(prod(grid) for grid in grids)
     similarity = sum(_half_gram(prod(grid)) * width for grid in grids)
     return (words + 1) * tokens * channels + 2 * smoothing * tokens + similarity

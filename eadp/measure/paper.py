@@ -1,12 +1,14 @@
 """The paper's three efficiency tables, and what a recount gives.
 
-Its "FLOPs" are the multiply-adds of the linear layers, the head included, for every token of the prompt: parameters without the
-embedding table, times tokens. Attention's own products, which grow with the square of the tokens, are left out.
+Its "FLOPs" are the multiply-adds of the linear layers, the head included, for every token of the prompt: parameters
+without the embedding table, times tokens. Attention's own products, which grow with the square of the tokens, are left
+out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from eadp.measure.architectures import ARCHITECTURES
 from eadp.measure.flops import build, linear_weights
@@ -14,7 +16,7 @@ from eadp.measure.flops import build, linear_weights
 
 @dataclass(frozen=True)
 class Row:
-    """What the paper prints: the row's heading, method, ms, ms, giga multiply-adds; tokens: what the figures say it was."""
+    """What the paper prints, in milliseconds and giga multiply-adds; tokens: how many the figures say there were."""
 
     heading: str
     tokens: int
@@ -115,7 +117,7 @@ TABLES: dict[str, list[Row]] = {
 
 REMARKS = {
     "llava-1.5-7b": "",
-    "llava-next-7b": "The headings give the budget of one of five crops: the rows are 640, 320 and 160 tokens of the image.",
+    "llava-next-7b": "The headings give the budget of one of five crops: an image keeps 640, 320 and 160 tokens.",
     "qwen2.5-vl-3b": "“All 1008 Tokens” is the side of the image: 1008² pixels are 36×36 = 1,296 tokens.",
 }
 
@@ -144,5 +146,4 @@ def steps(name: str) -> list[Step]:
     """The paper's rows differ by tokens alone: the text, the tower and the guide drop out of each difference."""
     token = per_token(name) / 1e9
     rows = [row for row in TABLES[name] if row.method in ("all tokens", "DivPrune") and row.tokens]
-    pairs = zip(rows, rows[1:], strict=False)
-    return [Step(a.tokens, b.tokens, a.giga - b.giga, (a.tokens - b.tokens) * token) for a, b in pairs]
+    return [Step(a.tokens, b.tokens, a.giga - b.giga, (a.tokens - b.tokens) * token) for a, b in pairwise(rows)]
