@@ -1,7 +1,7 @@
 """Multiply-adds of one prefill, from a configuration alone: the model is built on the meta device, nothing is computed.
 
-A multiply-add is one product and its sum; `FlopCounterMode` of torch calls that two FLOPs. Attention is counted in full,
-as it is computed, not halved for causality.
+A multiply-add is one product and its sum; `FlopCounterMode` of torch calls that two FLOPs. Attention is counted in
+full, as it is computed, not halved for causality.
 """
 
 from __future__ import annotations
