@@ -107,7 +107,7 @@ class First(Method):
     """Keeps the first `keep` tokens."""
 
     name = "test_first"
-    paper = "none"
+    citation = "none"
 
     def select(self, tokens: VisualTokens, text: Any = None) -> Selection:
         assert text is None
@@ -361,10 +361,9 @@ def test_control_with_physical_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
             cache = model(**inputs, use_cache=True).past_key_values
             return answers(model, input_ids=ids, attention_mask=torch.ones_like(ids), past_key_values=cache)[1]
 
-    last_logits()
+    right = last_logits()
     monkeypatch.setattr(ledger._Ledgered, "get_seq_length", ledger._Ledgered.get_query_offset)
-    with pytest.raises(ValueError, match="placeholders"):
-        last_logits()
+    assert not torch.allclose(last_logits(), right, rtol=1e-3, atol=1e-3)
 
 
 def test_control_with_gaps_in_the_counted_positions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ class Family(ABC):
     """The stock model handles a new image on a cache that already holds something."""
 
     def __init__(self, base: nn.Module) -> None:
-        self.base = base
+        self.base: Any = base
         self.config: Any = base.config
 
     @property

@@ -36,5 +36,5 @@ class Llava(Family):
                 Picture.plain([grid], states=rows[None], arrange=lambda aligned: aligned[0])
                 for grid, rows in zip(grids, states, strict=True)
             ]
-        patch = self.base.get_submodule("vision_tower").patch_size
-        return [Picture.plain([(int(height) // patch, int(width) // patch)]) for height, width in sizes]
+        patch = self.base.vision_tower.patch_size
+        return [Picture.plain([(height // patch, width // patch)]) for height, width in sizes.tolist()]

@@ -30,7 +30,7 @@ class LlavaNext(Family):
     def _packed(self, crops: int, side: int, size: list[int]) -> Tensor:
         """The number of each packed token, by the model's own packing."""
         numbers = torch.arange(crops * side**2).view(crops, side**2, 1)
-        (packed,), _ = self.base.pack_image_features(  # type: ignore[operator]
+        (packed,), _ = self.base.pack_image_features(
             [numbers], [size], vision_feature_select_strategy="full", image_newline=torch.tensor([NEWLINE])
         )
         return packed[:, 0]

@@ -66,9 +66,7 @@ class LlavaOnevision(Family):
     def _packed(self, seen: Seen, cells: Tensor, size: list[int], newline: Tensor | None) -> Tensor:
         """One image's crops×cells×d as the model packs them."""
         ratio = seen.arguments.get("vision_aspect_ratio") or self.config.vision_aspect_ratio
-        (packed,), _ = self.base.pack_image_features(  # type: ignore[operator]
-            [cells], [size], image_newline=newline, vision_aspect_ratio=ratio
-        )
+        (packed,), _ = self.base.pack_image_features([cells], [size], image_newline=newline, vision_aspect_ratio=ratio)
         return packed
 
     def _clips(self, seen: Seen, states: Tensor) -> list[Picture]:
@@ -97,4 +95,4 @@ class LlavaOnevision(Family):
         ]
 
     def _pooled(self, frames: Tensor) -> Tensor:
-        return self.base.apply_pooling(frames)  # type: ignore[operator]
+        return self.base.apply_pooling(frames)

@@ -35,7 +35,7 @@ def convert(model: nn.Module, processor: Any = None) -> Overrides:
 
     A frame of 27×27 cells becomes 13×13 tokens and 13 newlines, and a clip of F frames F·13·14 placeholders.
     """
-    base = getattr(model, "model", model)
+    base: Any = getattr(model, "model", model)
     if getattr(getattr(base, "config", None), "model_type", None) != "llava_onevision":
         raise ValueError(f"LLaVA-Video is a LLaVA-OneVision model, got {type(model).__name__}")
     encode = base.get_video_features

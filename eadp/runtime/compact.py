@@ -59,6 +59,15 @@ class Compaction:
         fill = self.fill.to(states.device)
         return states.gather(1, fill[..., None].expand(-1, -1, states.shape[-1]))
 
+    def after(self, settled: Tensor | None, start: int) -> Tensor | None:
+        """B×(start + P), which columns are no padding where `settled`, B×start, came before; None where all are."""
+        if settled is None and self.valid is None:
+            return None
+        now = self.valid if self.valid is not None else torch.ones_like(self.index, dtype=torch.bool)
+        if settled is None:
+            settled = now.new_ones(len(now), start)
+        return torch.cat([settled.to(now.device), now], dim=1)
+
     def square(self, mask: Tensor) -> Tensor:
         """A 4-D mask B×h×L×(≥L) for the columns that stay, B×h×P×P.
 

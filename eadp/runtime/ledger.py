@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 from functools import cache as memoize
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,16 +101,17 @@ def _stock(cache: Any) -> Any:
 
 
 @memoize
-def _ledgered(stock: type[Cache]) -> type[Cache]:
-    return cast("type[Cache]", type(f"Ledgered{stock.__name__}", (_Ledgered, stock), {}))
+def _ledgered(stock: Any) -> Any:
+    return type(f"Ledgered{stock.__name__}", (_Ledgered, stock), {})
 
 
 def ledger_of(cache: Cache | None) -> Ledger | None:
     return getattr(cache, "ledger", None)
 
 
-def keep_ledger(cache: Cache, ledger: Ledger) -> None:
+def keep_ledger(cache: Any, ledger: Ledger) -> None:
     """Give a cache its ledger, in place of the one that it may have."""
     if not isinstance(cache, _Ledgered):
-        cache.__class__ = _ledgered(type(cache))
+        stock: Any = type(cache)
+        cache.__class__ = _ledgered(stock)
     cache.ledger = ledger
