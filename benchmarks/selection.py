@@ -106,7 +106,7 @@ def case(blocks: int, grid: core.Grid, share: int, repeats: int) -> dict[str, An
     return {"blocks": blocks, "n": n, "k": keep, "ms": times, "loop_scaled": loop_keep != keep}
 
 
-def targets(rows: list[dict[str, Any]], repeats: int) -> list[tuple[str, str, float]]:
+def targets(repeats: int) -> list[tuple[str, str, float]]:
     """What was to be reached, and what this run reached."""
 
     def row(n: int, k: int) -> dict[str, float]:
@@ -183,35 +183,50 @@ def plot(rows: list[dict[str, Any]]) -> None:
 
 
 def main(quick: bool = False, repeats: int = 7, large_only: bool = typer.Option(False, "--large", hidden=True)) -> None:
-    """Measure, print, and write benchmarks/results/selection.json and docs/img/selection.{png,svg}."""
+    """Measure, print, and write benchmarks/results/selection.json, docs/selection.md and docs/img/selection.*"""
     common.one_thread()
     if large_only:
         return large()
     cases = [(b, g, s) for b, g in CASES for s in SHARES if g[0] < 100 or s == 18]
     cases = [c for c in cases if not quick or (c[0] == 1 and c[1][0] < 100)]
     rows = [case(*c, repeats if c[1][0] < 100 else 1) for c in track(cases, "measuring")]
-    table = Table("tokens", "K a block", "ours, ms", *(f"{name} / ours" for name in (LOOP, TORCH, APRICOT, SUBMODLIB)))
-    for row in rows:
-        ratios = [
-            f"{row['ms'][name] / row['ms'][OURS]:.0f}×" if name in row["ms"] else "–" for name in list(COLOURS)[1:]
-        ]
-        by_name = dict(zip(list(COLOURS)[1:], ratios, strict=True))
-        mark = "~" if row["loop_scaled"] else ""
-        name = f"{row['blocks']}×{row['n']}" if row["blocks"] > 1 else str(row["n"])
-        shown = [mark + by_name[LOOP], by_name[TORCH], by_name[APRICOT], by_name[SUBMODLIB]]
-        table.add_row(name, str(row["k"]), f"{row['ms'][OURS]:.2f}", *shown)
+    head = ["tokens", "K a block", "ours, ms", *(f"{name} / ours" for name in (LOOP, TORCH, APRICOT, SUBMODLIB))]
+    body = [line(row) for row in rows]
     console = Console()
-    console.print(table)
-    result: dict[str, Any] = {"cases": rows}
-    if not quick:
-        reached = targets(rows, repeats)
-        summary = Table("what", "asked", "reached")
-        for what, asked, value in reached:
-            summary.add_row(what, asked, f"{value:.2f}")
-        console.print(summary)
-        result["targets"] = [{"what": w, "asked": a, "reached": v} for w, a, v in reached]
-        plot(rows)
-        console.print(f"written: {common.save('selection', result).relative_to(common.ROOT)}, docs/img/selection.png")
+    console.print(as_table(head, body))
+    if quick:
+        return
+    reached = targets(repeats)
+    summary = [[what, asked, f"{value:.2f}"] for what, asked, value in reached]
+    console.print(as_table(["what", "asked", "reached"], summary))
+    plot(rows)
+    path = common.save(
+        "selection",
+        {"cases": rows, "targets": [dict(zip(("what", "asked", "reached"), r, strict=True)) for r in reached]},
+    )
+    note = (
+        "Medians of interleaved runs in CPU time, one thread of a shared machine; no GPU was measured. "
+        "~: scaled from a few picks."
+    )
+    text = "\n\n".join([note, common.markdown(head, body), common.markdown(["what", "asked", "reached"], summary)])
+    common.write_into(common.ROOT / "docs" / "selection.md", "selection", text)
+    console.print(f"written: {path.relative_to(common.ROOT)}, docs/selection.md, docs/img/selection.png and .svg")
+
+
+def line(row: dict[str, Any]) -> list[str]:
+    """One case as ratios to ours."""
+    ms = row["ms"]
+    name = f"{row['blocks']}×{row['n']}" if row["blocks"] > 1 else str(row["n"])
+    ratios = [f"{ms[peer] / ms[OURS]:.0f}×" if peer in ms else "–" for peer in (LOOP, TORCH, APRICOT, SUBMODLIB)]
+    ratios[0] = "~" * row["loop_scaled"] + ratios[0]
+    return [name, str(row["k"]), f"{ms[OURS]:.2f}", *ratios]
+
+
+def as_table(head: list[str], rows: list[list[str]]) -> Table:
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 if __name__ == "__main__":

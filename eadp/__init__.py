@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from eadp import core
@@ -12,16 +13,30 @@ from eadp.methods.eadp import EADP
 
 if TYPE_CHECKING:
     from eadp.runtime import Pruned, attach
+    from eadp.runtime.sign import diagnose_sign
 
-__all__ = ["EADP", "Method", "Pruned", "Selection", "TextGuide", "VisualTokens", "__version__", "attach", "core"]
+__all__ = [
+    "EADP",
+    "Method",
+    "Pruned",
+    "Selection",
+    "TextGuide",
+    "VisualTokens",
+    "__version__",
+    "attach",
+    "core",
+    "diagnose_sign",
+]
 
-# What stands on transformers is imported when it is first asked for.
-_LAZY = {"attach": "eadp.runtime", "Pruned": "eadp.runtime"}
+_NEED_TRANSFORMERS = {
+    "attach": "eadp.runtime",
+    "Pruned": "eadp.runtime",
+    "diagnose_sign": "eadp.runtime.sign",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    """What stands on transformers is imported when it is first asked for."""
+    if name not in _NEED_TRANSFORMERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_LAZY[name]), name)
+    return getattr(import_module(_NEED_TRANSFORMERS[name]), name)

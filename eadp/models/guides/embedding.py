@@ -1,0 +1,50 @@
+"""The language model's own input embeddings, for every model whose tower comes without a text encoder."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from eadp.core import TextGuide
+from eadp.models.guides.base import Guide, Space, tokenizer_of
+from eadp.models.guides.pieces import pieces_of
+
+
+class EmbeddingGuide(Guide):
+    """v = the projected features, t = the input embeddings of the question's tokens, pooled = their mean.
+
+    An empty question has no pooled vector: there is nothing to take the mean of.
+
+    sign is +1: the reason to negate is a tower trained through one pooled vector, and that does not hold here. The
+    projector was trained, with the language model, to put visual tokens where words are read from, token by token.
+    The paper negates for all its models in one sentence and measures nothing in this space; `sign=-1` is its way.
+    """
+
+    space: ClassVar[Space] = "language"
+
+    def __init__(self, embeddings: nn.Embedding, processor: Any, *, sign: float = 1.0) -> None:
+        super().__init__(sign)
+        if processor is None:
+            raise ValueError(
+                "the guide from the language model's embeddings needs the processor (or its tokenizer) to split "
+                "a question into tokens: pass processor="
+            )
+        self.embeddings = embeddings
+        self.tokenizer = tokenizer_of(processor)
+
+    def _encode(self, question: str) -> TextGuide:
+        pieces = pieces_of(question, self.tokenizer)
+        weight = self._settle()
+        device = "cpu" if weight.device.type == "meta" else weight.device
+        tokens = self.embeddings(torch.tensor(pieces.ids, dtype=torch.long, device=device))
+        pooled = tokens.float().mean(0).to(tokens.dtype) if pieces.ids else None
+        return TextGuide(tokens, pooled, tuple(pieces.words), self.sign)
+
+    def align(self, states: Tensor) -> Tensor:
+        """The features as they are."""
+        return states
+
+    def _settle(self) -> Tensor:
+        return self.embeddings.weight

@@ -1,0 +1,119 @@
+"""The text side of CLIP or SigLIP from a checkpoint."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from eadp.models.guides.clip import CLIPGuide
+from eadp.models.guides.siglip import SiglipGuide
+
+# The tower's model type, width, patch size and image size → where it came from.
+CHECKPOINTS = {
+    ("clip_vision_model", 1024, 14, 336): "openai/clip-vit-large-patch14-336",
+    ("clip_vision_model", 1024, 14, 224): "openai/clip-vit-large-patch14",
+    ("clip_vision_model", 768, 16, 224): "openai/clip-vit-base-patch16",
+    ("clip_vision_model", 768, 32, 224): "openai/clip-vit-base-patch32",
+    ("siglip_vision_model", 1152, 14, 384): "google/siglip-so400m-patch14-384",
+    ("siglip_vision_model", 1152, 14, 224): "google/siglip-so400m-patch14-224",
+    ("siglip_vision_model", 768, 16, 384): "google/siglip-base-patch16-384",
+    ("siglip_vision_model", 768, 16, 224): "google/siglip-base-patch16-224",
+}
+
+
+REMEDY = "give attach's guide= (or guide_for's checkpoint=) the name or folder of"
+
+
+def checkpoint_of(tower: Any) -> str:
+    """The checkpoint that a vision tower came from, by its config."""
+    key = (tower.model_type, tower.hidden_size, tower.patch_size, tower.image_size)
+    if key not in CHECKPOINTS:
+        raise ValueError(
+            f"no known checkpoint has a {key[0]} of {key[1]} channels with {key[2]}-pixel patches of a {key[3]}-pixel "
+            f"image: {REMEDY} the model that the tower was taken from"
+        )
+    return CHECKPOINTS[key]
+
+
+def load_clip(checkpoint: str, tower: nn.Module, **options: Any) -> CLIPGuide:
+    """CLIP's text model and both projections; its vision model is only compared."""
+    from transformers import CLIPModel
+
+    post_layernorm = _post_layernorm(tower)
+    clip = _load(CLIPModel, "clip", checkpoint, post_layernorm)
+    return CLIPGuide(
+        text_model=clip.text_model,
+        text_projection=clip.text_projection,
+        visual_projection=clip.visual_projection,
+        post_layernorm=post_layernorm,
+        tokenizer=_tokenizer(checkpoint),
+        **options,
+    )
+
+
+def load_siglip(checkpoint: str, tower: nn.Module, **options: Any) -> SiglipGuide:
+    """SigLIP's text model; its vision model is only compared."""
+    from transformers import SiglipModel
+
+    post_layernorm = _post_layernorm(tower)
+    siglip = _load(SiglipModel, "siglip", checkpoint, post_layernorm)
+    tokenizer = _tokenizer(checkpoint)
+    return SiglipGuide(text_model=siglip.text_model, post_layernorm=post_layernorm, tokenizer=tokenizer, **options)
+
+
+def _post_layernorm(tower: nn.Module) -> nn.LayerNorm:
+    """The tower's own; some releases of transformers keep its layers one level lower, in `vision_model`."""
+    return cast(nn.LayerNorm, getattr(tower, "vision_model", tower).post_layernorm)
+
+
+def _load(kind: Any, family: str, checkpoint: str, ours: nn.LayerNorm) -> Any:
+    """A model from safetensors, every weight of it, in the dtype of our tower; anything else is an error."""
+    from transformers import AutoConfig
+
+    remedy = f"{REMEDY} a {family} checkpoint in safetensors, with its tokenizer"
+    try:
+        found = AutoConfig.from_pretrained(checkpoint).model_type
+    except (OSError, ValueError) as error:
+        raise OSError(f"there is no text encoder at {checkpoint!r}: {remedy} ({error})") from error
+    if found != family:
+        raise ValueError(f"{checkpoint} is a {found} checkpoint, but the vision tower is {family}'s: {remedy}")
+    try:
+        model, report = kind.from_pretrained(
+            checkpoint, dtype=ours.weight.dtype, use_safetensors=True, output_loading_info=True
+        )
+    except (OSError, RuntimeError) as error:
+        raise OSError(f"the text encoder at {checkpoint!r} could not be loaded: {remedy} ({error})") from error
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{checkpoint} lacks {missing[0]} ({len(missing)} weights in all): {remedy}")
+    _compare(model.vision_model.post_layernorm, ours, checkpoint)
+    return model.eval().requires_grad_(False)
+
+
+def _compare(theirs: nn.LayerNorm, ours: nn.LayerNorm, checkpoint: str) -> None:
+    """Warn where the tower is not the checkpoint's.
+
+    Models that use a layer before this norm send it no gradient, so that even a tuned tower has it unchanged.
+    """
+    if ours.weight.device.type == "meta" or theirs.weight.shape != ours.weight.shape:
+        return  # Nothing to compare; or a mismatch that the guide refuses.
+    if not torch.allclose(theirs.weight.float(), ours.weight.float().cpu(), rtol=0.02, atol=1e-3):
+        warnings.warn(
+            f"the vision tower does not come from {checkpoint}: its post_layernorm differs, so maps will mean "
+            f"little; {REMEDY} the model that the tower was taken from",
+            stacklevel=5,
+        )
+
+
+def _tokenizer(checkpoint: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(checkpoint)
+    except (OSError, ImportError, ValueError) as error:
+        raise OSError(
+            f"the tokenizer could not be loaded from {checkpoint!r} (SigLIP's needs the packages sentencepiece and "
+            f"protobuf): {error}"
+        ) from error

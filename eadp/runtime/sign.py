@@ -1,0 +1,241 @@
+"""Which sign a guide needs: do its maps rise where the named thing is, or everywhere else?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from eadp.core import Box, Grid, Selection, TextGuide, VisualTokens, relevance
+from eadp.methods.base import Method, Need
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from eadp.models.guides import Guide
+
+SIGNS = (+1, -1)
+ENOUGH_IMAGES = 8
+"""With fewer, resampling them says nothing about the next one."""
+
+
+@dataclass(frozen=True)
+class Localisation:
+    """How well maps find the boxes, for one image or averaged over several.
+
+    auc:   chance that a cell inside scores higher than one outside: 1 finds, 0.5 guesses, 0 avoids.
+    ratio: mean of the map (min-max to [0, 1]) inside the boxes over its mean outside.
+    Each by the map: "global" from the pooled text, "dense" from the words that the entropy filter keeps.
+    """
+
+    auc: dict[str, float]
+    ratio: dict[str, float]
+
+    @property
+    def quality(self) -> float:
+        """Mean AUC of the maps."""
+        return sum(self.auc.values()) / len(self.auc)
+
+
+@dataclass(frozen=True)
+class SignReport:
+    """What `diagnose_sign` found.
+
+    by_sign:  +1 and −1, how well the maps localise with it, on average over the images.
+    sign:     the one that localises better.
+    margin:   by how much mean AUC; interval: 95 %, resampling the images.
+    agreement: share of the resamples in which the same sign wins.
+    guide_sign: what the guide has now, where there is one.
+    """
+
+    images: int
+    by_sign: dict[int, Localisation]
+    sign: int
+    margin: float
+    interval: tuple[float, float]
+    agreement: float
+    guide_sign: float | None = None
+
+    @property
+    def sure(self) -> bool:
+        return self.images >= ENOUGH_IMAGES and self.interval[0] > 0
+
+    def __str__(self) -> str:
+        lines = [f"{'sign':>4}  {'map':<6}  {'AUC':>5}  inside/outside"]
+        for sign, found in self.by_sign.items():
+            for name in found.auc:
+                lines.append(f"{sign:>+4}  {name:<6}  {found.auc[name]:5.3f}  {found.ratio[name]:.2f}")
+        low, high = self.interval
+        if self.sure:
+            verdict = "sure"
+        elif self.images < ENOUGH_IMAGES:
+            verdict = f"not sure: give at least {ENOUGH_IMAGES} images"
+        else:
+            verdict = "not sure: the interval holds 0, give more images"
+        lines.append(
+            f"use sign {self.sign:+d}: AUC better by {self.margin:.3f} (95 %: {low:+.3f} to {high:+.3f}) over "
+            f"{self.images} image{'s' * (self.images != 1)}, {verdict}"
+        )
+        if self.guide_sign is not None:
+            advice = ": change it" if self.sure and self.guide_sign != self.sign else ""
+            lines.append(f"the guide has {self.guide_sign:+.0f}{advice}")
+        return "\n".join(lines)
+
+
+def diagnose_sign(
+    model: nn.Module,
+    processor: Any,
+    images_with_boxes: Iterable[tuple[Image, str, Sequence[Box]]],
+    *,
+    guide: Guide | str | None = None,
+    prompt: Callable[[str], str] | None = None,
+    q: float = 0.5,
+) -> SignReport:
+    """Measure on images in which things are boxed which sign of the guide localises them better.
+
+        print(eadp.diagnose_sign(model, processor, [(image, "the red cup", [(0.1, 0.2, 0.4, 0.5)]), …]))
+
+    images_with_boxes: for each image what is asked for, and the boxes around it: (top, left, bottom, right) as shares
+                       of the image's height and width.
+    guide:  as in `attach`; by default the model's own.
+    prompt: makes the model's prompt, image placeholder included, from the phrase; by default the chat template does.
+    q:      share of the words that the entropy filter keeps.
+    """
+    from eadp.runtime import attach
+
+    recorder = _Recorder()
+    pairs = []
+    with torch.no_grad(), attach(model, processor, method=recorder, guide=guide) as pruned:
+        for image, phrase, boxes in images_with_boxes:
+            recorder.seen.clear()
+            inputs = processor(images=[image], text=_prompt(processor, phrase, prompt), return_tensors="pt")
+            with pruned.asking(phrase):
+                model(**inputs.to(model.device, model.dtype))
+            [(text, tokens)] = recorder.seen
+            _check_registration(processor, image, tokens)
+            plus, minus = (localise(text, tokens, boxes, sign, q) for sign in SIGNS)
+            pairs.append((plus, minus))
+    if not pairs:
+        raise ValueError("there are no images: give some, each with what is asked for and the boxes around it")
+    return replace(report_of(pairs), guide_sign=text.sign)
+
+
+@dataclass(frozen=True)
+class _Recorder(Method):
+    """Looks at what a method is given, and keeps one token so that the language model has little to do.
+
+    It has no name, so that it is not among the methods.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"text"})
+
+    seen: list[tuple[TextGuide, VisualTokens]] = field(default_factory=list)
+
+    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        assert text is not None  # `needs` says so to the runtime.
+        self.seen.append((text, tokens))
+        return Selection(torch.zeros(1, dtype=torch.long), len(tokens), "recorder")
+
+
+def _prompt(processor: Any, phrase: str, prompt: Callable[[str], str] | None) -> str:
+    if prompt is not None:
+        return prompt(phrase)
+    if not getattr(processor, "chat_template", None):
+        raise ValueError("the processor has no chat template: pass prompt=, which makes a prompt from a phrase")
+    content = [{"type": "image"}, {"type": "text", "text": phrase}]
+    return processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+
+
+def _check_registration(processor: Any, image: Image, tokens: VisualTokens) -> None:
+    """A processor that crops or pads to a square moves the image under its boxes."""
+    options = getattr(processor, "image_processor", None)
+    squares = getattr(options, "do_center_crop", False) or getattr(options, "do_pad", False)
+    [(rows, columns), *crops] = tokens.grids
+    if squares and not crops and rows == columns and image.width != image.height:
+        raise ValueError(
+            f"the processor makes a square of the {image.width}×{image.height} image by cropping or padding, so that "
+            "boxes as shares of it would be off: give square images"
+        )
+
+
+def localise(text: TextGuide, tokens: VisualTokens, boxes: Sequence[Box], sign: int, q: float = 0.5) -> Localisation:
+    """How well the maps of one image find the boxes with this sign, whatever sign the guide has.
+
+    Of an image with crops only block 0 counts, the whole image. Boxes: see `diagnose_sign`.
+    """
+    if tokens.aligned is None:
+        raise ValueError("tokens.aligned is missing: a sign can only be measured in a space shared with text")
+    if len(tokens.grids) > 1 and tokens.layout is None:
+        raise ValueError(
+            f"boxes lie on one image, but the tokens are {len(tokens.grids)} blocks with no layout: "
+            "give images that the processor does not cut into pieces"
+        )
+    inside = cells_inside(tokens.grids[0], boxes).to(tokens.aligned.device)
+    found = relevance(tokens.aligned[tokens.blocks[0]], text.tokens, text.pooled, sign=sign, q=q)
+    maps = {"global": found.global_score, "dense": found.dense_score}
+    scores = {name: score for name, score in maps.items() if score is not None}
+    return Localisation(
+        {name: _auc(score[inside], score[~inside]) for name, score in scores.items()},
+        {name: _ratio(score, inside) for name, score in scores.items()},
+    )
+
+
+def cells_inside(grid: Grid, boxes: Sequence[Box]) -> Tensor:
+    """rows·columns, true for the cells whose centre lies in a box; a box too small for any has the cell it lies in."""
+    rows, columns = grid
+    y, x = (torch.arange(rows) + 0.5) / rows, (torch.arange(columns) + 0.5) / columns
+    inside = torch.zeros(rows, columns, dtype=torch.bool)
+    for box in boxes:
+        top, left, bottom, right = box
+        if not (0 <= top < bottom <= 1 and 0 <= left < right <= 1):
+            raise ValueError(
+                f"a box is (top, left, bottom, right) as shares of the image's height and width, in [0, 1], got {box}; "
+                "divide pixels by the height and the width"
+            )
+        cells = ((y >= top) & (y < bottom))[:, None] & ((x >= left) & (x < right))
+        if not cells.any():
+            cells[int((top + bottom) / 2 * rows), int((left + right) / 2 * columns)] = True
+        inside |= cells
+    if not inside.any() or inside.all():
+        which = "there are no boxes" if not inside.any() else "the boxes cover the whole image"
+        raise ValueError(f"{which}: there must be cells inside and cells outside to compare")
+    return inside.flatten()
+
+
+def report_of(pairs: Sequence[tuple[Localisation, Localisation]], resamples: int = 2000, seed: int = 0) -> SignReport:
+    """The verdict over images, each measured with +1 and with −1."""
+    gains = torch.tensor([plus.quality - minus.quality for plus, minus in pairs], dtype=torch.double)
+    draws = torch.randint(len(gains), (resamples, len(gains)), generator=torch.Generator().manual_seed(seed))
+    sign = +1 if gains.mean() >= 0 else -1
+    margins = sign * gains[draws].mean(dim=1)
+    low, high = torch.quantile(margins, torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
+    return SignReport(
+        images=len(pairs),
+        by_sign={each: _mean([pair[i] for pair in pairs]) for i, each in enumerate(SIGNS)},
+        sign=sign,
+        margin=float(sign * gains.mean()),
+        interval=(low, high),
+        agreement=float((margins > 0).double().mean()),
+    )
+
+
+def _auc(inside: Tensor, outside: Tensor) -> float:
+    higher = inside[:, None] > outside
+    equal = inside[:, None] == outside
+    return float((higher + 0.5 * equal).double().mean())
+
+
+def _ratio(score: Tensor, inside: Tensor) -> float:
+    above = score - score.min()
+    return float(above[inside].mean() / above[~inside].mean().clamp_min(torch.finfo(above.dtype).tiny))
+
+
+def _mean(found: Sequence[Localisation]) -> Localisation:
+    def over_images(values: list[dict[str, float]]) -> dict[str, float]:
+        names = [name for name in values[0] if all(name in each for each in values)]
+        return {name: sum(each[name] for each in values) / len(values) for name in names}
+
+    return Localisation(over_images([each.auc for each in found]), over_images([each.ratio for each in found]))
