@@ -82,7 +82,11 @@ def shortened(model: Any, inputs: dict[str, Tensor], columns: Tensor) -> Callabl
         output = model.model.get_image_features(inputs["pixel_values"], return_dict=True)
         output.pooler_output = [output.pooler_output[0][rows]]
         return model(
-            input_ids=ids, position_ids=positions, mm_encoder_outputs={"image": output}, use_cache=True, logits_to_keep=1
+            input_ids=ids,
+            position_ids=positions,
+            mm_encoder_outputs={"image": output},
+            use_cache=True,
+            logits_to_keep=1,
         )
 
     return run

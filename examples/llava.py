@@ -1,7 +1,7 @@
 """LLaVA-1.5 or LLaVA-NeXT on 64 visual tokens of 576 (or of up to 2,880).
 
-    python examples/llava.py photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf --keep 64
-    python examples/llava.py --tiny        # offline, with a tiny random model: what it says is noise
+python examples/llava.py photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf --keep 64
+python examples/llava.py --tiny        # offline, with a tiny random model: what it says is noise
 """
 
 from __future__ import annotations

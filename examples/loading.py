@@ -17,7 +17,7 @@ TESTS = Path(__file__).resolve().parents[1] / "tests"
 
 
 def load(name: str, tiny_family: str | None) -> tuple[Any, Any, dict[str, Any]]:
-    """Model, processor, and the settings of `attach` that a tiny model needs: its tower has no text encoder anywhere."""
+    """Model, processor, and what `attach` needs besides: a tiny tower has no text encoder to load."""
     if tiny_family is None:
         model = AutoModelForImageTextToText.from_pretrained(name, dtype="auto", device_map="auto")
         return model.eval(), AutoProcessor.from_pretrained(name), {}

@@ -1,7 +1,7 @@
 """Qwen2.5-VL or Qwen3-VL on two images: a quarter of each one's tokens, or as many as it takes over both.
 
-    python examples/qwen.py a.jpg b.jpg "What differs?" --model Qwen/Qwen2.5-VL-3B-Instruct
-    python examples/qwen.py --tiny         # offline, with a tiny random model: what it says is noise
+python examples/qwen.py a.jpg b.jpg "What differs?" --model Qwen/Qwen2.5-VL-3B-Instruct
+python examples/qwen.py --tiny         # offline, with a tiny random model: what it says is noise
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import transformers as hf
 from tiny_processors import IDS, PINPOINTS, VOCABULARY, processor, tokenizer
 from torch import Tensor
 
-__all__ = ["FAMILIES", "VIDEO_FAMILIES", "inputs", "model", "processor", "tokenizer"]
+__all__ = ["FAMILIES", "IDS", "VOCABULARY", "inputs", "model", "processor", "tokenizer"]
 
 Size = tuple[int, ...]
 Segment = tuple[list[int], dict[str, Any]]
@@ -138,7 +138,6 @@ CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
     ),
 }
 FAMILIES = tuple(CONFIGS)
-VIDEO_FAMILIES = ("llava_next_video", "llava_onevision", "qwen2_5_vl", "qwen3_vl")
 
 
 @cache
