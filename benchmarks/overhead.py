@@ -1,8 +1,8 @@
 """What the hooks cost: a pruned model beside the stock model on the same, already shortened sequence.
 
 The stock model gets by hand what pruning leaves: fewer features, fewer ids, explicit positions. Both then do the same
-arithmetic, so the ratio of their times is the price of the hooks: finding the images, compaction, the ledger, masks. The
-choice of tokens itself is a fixed list. Both take turns within one run, in CPU time, on one thread; medians.
+arithmetic, so the ratio of their times is the price of the hooks: finding the images, compaction, the ledger, masks.
+The choice of tokens itself is a fixed list. Both take turns within one run, in CPU time, on one thread; medians.
 
     python benchmarks/overhead.py            # about two minutes
     python benchmarks/overhead.py --quick

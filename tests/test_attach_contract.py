@@ -97,6 +97,16 @@ def test_wrong_settings(settings: dict[str, Any], error: type[Exception], says: 
         pass
 
 
+@pytest.mark.parametrize(
+    ("traits", "says"),
+    [({"stage": "inside"}, "inside"), ({"needs": frozenset({"vision_attention"})}, "vision_attention")],
+)
+def test_methods_that_ask_for_more(traits: dict[str, Any], says: str) -> None:
+    demanding = type("Demanding", (EverySecond,), traits)
+    with pytest.raises(ValueError, match=says):
+        eadp.attach(tiny.model("llava"), method=demanding())
+
+
 def test_models_of_no_family_are_refused() -> None:
     with pytest.raises(ValueError, match="llava_next"):
         eadp.attach(nn.Linear(2, 2), method=EverySecond())

@@ -41,7 +41,7 @@ def test_the_prompts_own_question_guides(family: str) -> None:
     model, processor = tiny.model(family), tiny.processor(family)
     guide = EmbeddingGuide(model.get_input_embeddings(), processor)
     with eadp.attach(model, processor, keep=0.5, guide=guide) as pruned:
-        tokens, _ = answers(model, **prompt(family, [noise(40, 60)]))
+        answers(model, **prompt(family, [noise(40, 60)]))
         (kept,), (picture,) = pruned.last, pruned.pictures
         assert "".join(kept.words) == QUESTION
         assert len(kept) == int(0.5 * kept.total + 0.5)
@@ -49,7 +49,7 @@ def test_the_prompts_own_question_guides(family: str) -> None:
         assert sum(kept.quotas) == len(kept)
         assert 0 < kept.coverage <= kept.bound
         with pruned.asking(QUESTION):
-            again, _ = answers(model, **prompt(family, [noise(40, 60)], "something else altogether"))
+            answers(model, **prompt(family, [noise(40, 60)], "something else altogether"))
             assert torch.equal(pruned.last[0].indices, kept.indices)
 
 
@@ -102,6 +102,15 @@ def test_llava_is_guided_by_the_clip_of_its_tower(family: str, clip: Path) -> No
     cosine = torch.nn.functional.cosine_similarity(aligned, pooled, dim=-1)
     torch.testing.assert_close(kept.relevance.global_score, -cosine, rtol=1e-4, atol=1e-5)
     assert len(kept) == 8
+
+
+def test_bfloat16() -> None:
+    model, processor = tiny.model("qwen3_vl"), tiny.processor("qwen3_vl")
+    half = hf.Qwen3VLForConditionalGeneration._from_config(model.config, dtype=torch.bfloat16).eval()
+    inputs = prompt("qwen3_vl", [noise(40, 60)]).to(torch.bfloat16)
+    with eadp.attach(half, processor, keep=8) as pruned:
+        assert half(**inputs).logits.isfinite().all()
+    assert len(pruned.last[0]) == 8
 
 
 def test_as_many_tokens_as_a_share_of_the_image_takes() -> None:

@@ -204,7 +204,8 @@ def _collated(family: str, pictures: list[dict[str, Any]], prompts: Sequence[Seq
     for name in {name: None for picture in pictures for name in picture}:
         parts = [picture[name] for picture in pictures if name in picture]
         if family in ("idefics3", "smolvlm"):
-            parts = [torch.cat([parts.pop(0) for _ in sizes]) if sizes else parts[0][:0] for sizes in prompts]
+            none = parts[0][:0]
+            parts = [torch.cat([none, *(parts.pop(0) for _ in sizes)]) for sizes in prompts]
         if family in ("qwen2_5_vl", "qwen3_vl", "internvl", "gemma3", "paligemma", "llava"):
             together[name] = torch.cat(parts)
         elif parts[0].ndim > 1:

@@ -64,7 +64,9 @@ def attach(
     if where not in get_args(Positions):
         raise ValueError(f'positions must be "keep" or "repack", got {where!r}')
     if chosen.stage != "before":
-        raise ValueError(f"{chosen.name} prunes inside the language model, which attach does not do yet")
+        raise ValueError(f"{chosen.name} prunes inside the language model; attach runs methods that prune before it")
+    if more := sorted(chosen.needs - {"text"}):
+        raise ValueError(f"{chosen.name} needs {', '.join(more)}, which attach does not gather")
     family = family_of(model)
     if MARK in vars(family.base):
         raise RuntimeError("this model is pruned already; detach it first")
@@ -114,8 +116,8 @@ class Pruned:
         self._hooks = Hooks()
         chooser = Chooser(method, guide, budget_over, keep_newlines)
         self._pruning = BeforeLanguageModel(Sight(family, self._question_of), chooser, positions)
-        self._hooks.override(family.base, MARK, self)
         self._pruning.install(self._hooks)
+        self._hooks.override(family.base, MARK, True)
 
     @property
     def last(self) -> list[Selection]:

@@ -54,8 +54,12 @@ class BeforeLanguageModel:
         self._plan: Plan | None = None
 
     def install(self, hooks: Hooks) -> None:
-        self.sight.install(hooks)
         text = self.family.text_model
+        if "rotary_emb" not in dict(text.named_children()):
+            raise ValueError(
+                f"{type(text).__name__} has no rotary embedding, so its tokens cannot keep their positions"
+            )
+        self.sight.install(hooks)
         if self.family.makes_masks:
             hooks.before(self.family.base, self._translate)
         hooks.before(text, self._shorten)

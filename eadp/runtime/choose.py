@@ -59,7 +59,7 @@ class Chooser:
         for group in self._groups(view.placed):
             row = group[0].row
             if self.guide is not None and row not in texts:
-                texts[row] = self.guide.encode(view.question(row))
+                texts[row] = _on(self.guide.encode(view.question(row)), embeddings.device)
             columns = torch.cat([each.tokens for each in group])
             selection = self._select(group, embeddings[row, columns.to(embeddings.device)], texts.get(row))
             kept = selection.indices.cpu()
@@ -98,7 +98,7 @@ class Chooser:
 
     def _aligned(self, pictures: list[Picture], features: Tensor, guide: Guide) -> Tensor:
         if guide.space == "language":
-            return guide.align(features)
+            return guide.align(features).to(features.device)
         aligned = []
         for picture in pictures:
             if picture.states is None or picture.arrange is None:
@@ -107,7 +107,7 @@ class Chooser:
                     "lie in a space shared with text; give a guide with space='language', such as EmbeddingGuide"
                 )
             aligned.append(picture.arrange(guide.align(picture.states)))
-        return torch.cat(aligned)
+        return torch.cat(aligned).to(features.device)
 
     def _stays(self, picture: Picture, kept: Tensor) -> Tensor:
         """length: the slots that stay: the kept tokens, and the newlines of rows that still have one."""
@@ -119,6 +119,17 @@ class Chooser:
             stays[newlines[newlines >= 0]] = True
         stays[picture.slots[kept]] = True
         return stays
+
+
+def _on(text: TextGuide, device: torch.device) -> TextGuide:
+    """The guide where the features are: its encoder may sit elsewhere."""
+
+    def moved(part: Tensor | Sequence[Tensor] | None) -> Tensor | list[Tensor] | None:
+        if part is None or isinstance(part, Tensor):
+            return None if part is None else part.to(device)
+        return [each.to(device) for each in part]
+
+    return replace(text, tokens=moved(text.tokens), pooled=moved(text.pooled), padding=moved(text.padding))
 
 
 def checked(selection: Selection, total: int) -> Selection:

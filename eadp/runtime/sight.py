@@ -106,7 +106,9 @@ class Sight:
     def view(self, length: int, mask: Mask) -> View:
         """What this forward sees. length: columns of the prompts; mask: as the language model gets it."""
         seen = [(self._seen(output), output) for output in self._outputs.values()]
-        beams = max(len(output.pooler_output) // len(each.lengths) for each, output in seen)
+        beams = max(
+            (len(output.pooler_output) // len(each.lengths) for each, output in seen if each.lengths), default=1
+        )
         ids = None if self._ids is None else self._ids[::beams].cpu()
         valid = segment(mask, length)
         valid = None if valid is None else valid[::beams].cpu()
