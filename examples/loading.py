@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def load(name: str, tiny_family: str | None) -> tuple[Any, Any, dict[str, Any]]:
     sys.path.insert(0, str(TESTS))
     import tiny
 
-    model, processor = deepcopy(tiny.model(tiny_family)), deepcopy(tiny.processor(tiny_family))
+    model, processor = tiny.model(tiny_family), tiny.processor(tiny_family)
     return model, processor, {"guide": EmbeddingGuide(model.get_input_embeddings(), processor)}
 
 

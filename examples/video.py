@@ -9,6 +9,7 @@ How to convert LLaVA-Video's checkpoint is told in `eadp.models.llava_video`.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import typer
@@ -28,15 +29,14 @@ def main(
     tiny: bool = False,
 ) -> None:
     net, processor, settings = load(model, "llava_onevision" if tiny else None)
-    if llava_video:
-        convert(net, processor)
-    if tiny:
-        frames, a_frame = 4, 3
-        inputs, settings["question"] = tiny_clip(frames), question
-    else:
-        inputs = clip(processor, path, question, frames).to(net.device, net.dtype)
-    with eadp.attach(net, processor, keep=frames * a_frame, allocation="uniform", **settings) as pruned:
-        out = net.generate(**inputs, max_new_tokens=32, do_sample=False)
+    with convert(net, processor) if llava_video else nullcontext():
+        if tiny:
+            frames, a_frame = 4, 3
+            inputs, settings["question"] = tiny_clip(frames), question
+        else:
+            inputs = clip(processor, path, question, frames).to(net.device, net.dtype)
+        with eadp.attach(net, processor, keep=frames * a_frame, allocation="uniform", **settings) as pruned:
+            out = net.generate(**inputs, max_new_tokens=32, do_sample=False)
     report(pruned, processor.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
     print("tokens of each frame:", pruned.last[0].quotas)
 

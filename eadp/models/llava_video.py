@@ -31,7 +31,7 @@ STRIDE = 2
 
 
 def convert(model: nn.Module, processor: Any = None) -> Overrides:
-    """Give one OneVision model, and its processor, LLaVA-Video's way with frames; `.undo()` takes it back.
+    """Give a OneVision model, and its processor, LLaVA-Video's way with frames, until `.undo()` or the end of `with`.
 
     A frame of 27×27 cells becomes 13×13 tokens and 13 newlines, and a clip of F frames F·13·14 placeholders.
     """

@@ -140,6 +140,7 @@ class BeforeLanguageModel:
         ledger = Ledger(
             offset=past.offset + plan.dropped,
             settled=start + plan.length,
+            firm=start + plan.length - plan.tail,
             valid=seen,
             padded=past.padded or (valid is not None and not bool(valid.all())),
             shift=shift,

@@ -15,7 +15,8 @@ class Compaction:
     index: B×P, the logical column of each physical one. A row that keeps fewer than P is padded on the left.
     valid: B×P, false for that padding; None where there is none.
     fill:  B×L, the physical column that stands for each logical one: its own, or the last kept one before it.
-    last:  B, the logical column of each row's last kept token; first: B, of its first.
+    first, last: B, the logical columns of each row's first and last kept token.
+    tail:  how many columns at the end stayed in every row.
     """
 
     index: Tensor
@@ -23,6 +24,7 @@ class Compaction:
     fill: Tensor
     first: Tensor
     last: Tensor
+    tail: int
 
     @classmethod
     def of(cls, keep: Tensor) -> Compaction:
@@ -34,7 +36,8 @@ class Compaction:
         ragged = bool((padding > 0).any())
         valid = torch.arange(width, device=keep.device) >= padding if ragged else None
         fill = (keep.cumsum(1) - 1).clamp(min=0) + padding
-        return cls(index, valid, fill, index.gather(1, padding)[:, 0], index[:, -1])
+        tail = int(keep.all(0).flip(0).cumprod(0).sum())
+        return cls(index, valid, fill, index.gather(1, padding)[:, 0], index[:, -1], tail)
 
     @property
     def length(self) -> int:

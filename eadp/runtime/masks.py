@@ -24,7 +24,11 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def flat(mask: Mask) -> Tensor | None:
     """The mask of the layers that see everything."""
     if isinstance(mask, dict):
-        mask = mask[FULL] if FULL in mask else next(iter(mask.values()))
+        if FULL not in mask:
+            raise ValueError(
+                "masks built beforehand for sliding windows alone do not tell the padding; pass a 2-D mask"
+            )
+        mask = mask[FULL]
     if mask is not None and not isinstance(mask, Tensor):
         raise ValueError(f"masks of flex attention cannot be shortened, got {type(mask).__name__}; use sdpa or eager")
     return mask
