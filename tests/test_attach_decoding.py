@@ -206,7 +206,7 @@ def test_labels_and_backward(family: str, padding: str) -> None:
         logits = model(**by_hand, use_cache=True).logits[0, :-1]
         total += torch.nn.functional.cross_entropy(logits[told], target[told], reduction="sum").item()
         count += int(told.sum())
-    assert float(out.loss) == pytest.approx(total / count, rel=1e-4)
+    assert out.loss.item() == pytest.approx(total / count, rel=1e-4)
 
 
 @every_family

@@ -70,13 +70,8 @@ def _lined(rows: int, columns: int) -> Tensor:
 
 def _ends(slots: Tensor, crop: Tensor, is_newline: Tensor) -> Tensor:
     """The newline after each token's row. The whole image has one only where there are no crops: at its very end."""
-    following = torch.full((len(is_newline) + 1,), NEWLINE)
     places = is_newline.nonzero().flatten()
-    if len(places):
-        next_place = torch.searchsorted(places, torch.arange(len(is_newline)))
-        inside = next_place < len(places)
-        following[:-1][inside] = places[next_place[inside]]
-    ends = following[slots]
+    ends = torch.cat([places, torch.tensor([NEWLINE])])[torch.searchsorted(places, slots)]
     return ends if int(crop.max()) == 0 else ends.masked_fill(crop == 0, NEWLINE)
 
 
