@@ -44,6 +44,21 @@ def test_processors_prompts_of_different_images(family: str) -> None:
         torch.testing.assert_close(torch.cat([answer(image) for image in images]), together, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("family", ["llava_next", "llava_onevision", "qwen3_vl", "internvl", "idefics3", "gemma3"])
+def test_two_images_in_a_message(family: str) -> None:
+    model, processor = tiny.model(family), tiny.processor(family)
+    asked = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": "which?"}]
+    text = processor.apply_chat_template([{"role": "user", "content": asked}], add_generation_prompt=True)
+    inputs = processor(images=[[picture(40, 60), picture(70, 30)]], text=[text], return_tensors="pt")
+    with eadp.attach(model, method=Ragged()) as pruned:
+        cached, uncached = (answers(model, **inputs, use_cache=use_cache)[1] for use_cache in (True, False))
+    torch.testing.assert_close(cached, uncached, rtol=1e-4, atol=1e-4)
+    one, two = pruned.pictures
+    assert len(one) + len(two) == sum(selection.total for selection in pruned.last)
+    if family == "llava_onevision":
+        assert [list(one.grids), list(two.grids)] == [[(7, 7)]] * 2
+
+
 @pytest.mark.parametrize("image", ["no such file", Image.new("RGB", (0, 0))], ids=["missing", "empty"])
 def test_a_processors_error_comes_through_and_the_model_can_be_detached(image: Any) -> None:
     model, processor = tiny.model("llava_next"), tiny.processor("llava_next")

@@ -59,6 +59,9 @@ class Seen:
     pixels: tuple[int, ...]
     lengths: list[int]
 
+    def listed(self, argument: str) -> list[Any]:
+        return torch.as_tensor(self.arguments[argument]).tolist()
+
 
 @dataclass(frozen=True)
 class Prompt:

@@ -28,8 +28,7 @@ class Llava(Family):
     types = ("llava",)
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
-        sizes = seen.arguments.get("image_sizes")
-        if sizes is None:
+        if seen.arguments.get("image_sizes") is None:
             states = tower_states(self.config, seen, output)
             grids = [square(length, "the image") for length in seen.lengths]
             return [
@@ -37,4 +36,4 @@ class Llava(Family):
                 for grid, rows in zip(grids, states, strict=True)
             ]
         patch = self.base.vision_tower.patch_size
-        return [Picture.plain([(height // patch, width // patch)]) for height, width in sizes.tolist()]
+        return [Picture.plain([(height // patch, width // patch)]) for height, width in seen.listed("image_sizes")]
