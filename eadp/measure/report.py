@@ -52,7 +52,7 @@ def beside_the_paper() -> Iterator[Table]:
                 f"{step.start:,} → {step.end:,}", f"{step.paper:,.1f}", f"{step.ours:,.1f}", f"{step.off:+.2%}"
             )
         counted.caption = (
-            f"{paper.per_token(name) / 1e9:.3f} G a token: the linear layers and the head, for every token. The paper leaves "
-            "out attention's own products, quadratic in the tokens; its milliseconds are those of one RTX 3090."
+            f"{paper.per_token(name) / 1e9:.3f} G a token: the linear layers and the head, for every token. The paper "
+            "leaves out attention's own products, quadratic in the tokens; its milliseconds are those of one RTX 3090."
         )
         yield counted
