@@ -64,7 +64,7 @@ def test_a_cache_is_cropped_no_further_than_its_images() -> None:
         cache.crop(-3)
         assert cache.get_seq_length() == width - 3
         more = {"input_ids": inputs["input_ids"][:, -3:], "attention_mask": mask, "past_key_values": cache}
-        torch.testing.assert_close(model(**more).logits[:, -1], model(**inputs).logits[:, -1])
+        torch.testing.assert_close(model(**more).logits[:, -1], model(**inputs).logits[:, -1], rtol=1e-4, atol=1e-4)
         with pytest.raises(ValueError, match="pruned"):
             cache.crop(last - width)
 
@@ -76,4 +76,4 @@ def test_a_cache_that_is_reset_forgets() -> None:
         cache.reset()
         assert cache.get_seq_length() == 0
         fresh = model(**inputs, use_cache=True).logits
-        torch.testing.assert_close(model(**inputs, past_key_values=cache).logits, fresh)
+        torch.testing.assert_close(model(**inputs, past_key_values=cache).logits, fresh, rtol=1e-4, atol=1e-4)
