@@ -27,6 +27,8 @@ class Method(ABC):
     stage: ClassVar[Stage] = "before"
     needs: ClassVar[frozenset[Need]] = frozenset()
     merges: ClassVar[bool] = False
+    presets: ClassVar[tuple[str, ...]] = ()
+    """Settings that its paper or its facts name, in words."""
 
     keep: int | float | None = field(default=None, kw_only=True)
     """How many tokens stay: a count (128) or a share of each image's tokens (0.25)."""
@@ -54,6 +56,11 @@ class Method(ABC):
         if self.keep > total:
             raise ValueError(f"keep={self.keep} is more than the {total} tokens there are")
         return self.keep
+
+    def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
+        """The layers of a vision tower of this depth, counted from 0, whose attention `select` wants in
+        `tokens.attention`. family: the `model_type` of the model."""
+        return ()
 
     @abstractmethod
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:

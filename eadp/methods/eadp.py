@@ -134,7 +134,7 @@ class EADP(Method):
             gains=found.gains,
             coverage=found.coverage,
             bound=found.bound,
-            quotas=tuple(int(((indices >= b.start) & (indices < b.stop)).sum()) for b in tokens.blocks),
+            quotas=tokens.quotas(indices),
             scores=weights,
             relevance=relevant,
             notes=relevant.notes,

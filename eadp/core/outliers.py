@@ -1,0 +1,12 @@
+"""Scores that stand out."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def outliers(scores: Tensor) -> Tensor:
+    """N, true above Q3 + 1.5·(Q3 − Q1); quartiles by linear interpolation."""
+    scores = scores.double()
+    first, third = scores.quantile(0.25), scores.quantile(0.75)
+    return scores > third + 1.5 * (third - first)
