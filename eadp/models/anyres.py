@@ -46,6 +46,8 @@ def picture(packed: Tensor, side: int, crops: Grid, states: Tensor | None) -> Pi
         layout=_shares(boxes) if boxes else None,
         states=states,
         arrange=lambda aligned: aligned.flatten(0, 1)[numbers.to(aligned.device)],
+        crops=1 if states is None else len(states),
+        shown=crop.unique().tolist(),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from eadp.models.family import Family, Picture, Prompt, Seen, square
+from eadp.models.family import Family, Picture, Prompt, Seen, averaged, square
 
 
 class Gemma3(Family):
@@ -14,4 +15,12 @@ class Gemma3(Family):
     continues_with_images = False
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
-        return [Picture.plain([square(length, "the image")]) for length in seen.lengths]
+        vision = self.config.vision_config
+        cells = (vision.image_size // vision.patch_size) ** 2
+        return [
+            Picture.plain(
+                [square(length, "the image")],
+                arrange=lambda rows, side=math.isqrt(cells // length): averaged(rows, side)[0],
+            )
+            for length in seen.lengths
+        ]

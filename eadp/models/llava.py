@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from eadp.models.family import Family, Picture, Prompt, Seen, square
@@ -24,6 +26,22 @@ def tower_states(config: Any, seen: Seen, output: Any) -> Tensor:
     return hidden[:, 1:]
 
 
+def class_tokens(family: Family, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
+    """The CLS tokens of the layers that the model reads, through its projector."""
+    if not family.has_cls:
+        return None
+    layers = seen.arguments.get("vision_feature_layer")
+    layers = family.config.vision_feature_layer if layers is None else layers
+    layers = [layers] if isinstance(layers, int) else layers
+    states = torch.cat([output.hidden_states[layer][:, :1] for layer in layers], dim=-1)
+    projected = family.base.get_submodule("multi_modal_projector")(states)[:, 0]
+    parts = projected.split([picture.crops for picture in pictures])
+    return [
+        part[list(range(len(picture.grids)) if picture.shown is None else picture.shown)]
+        for picture, part in zip(pictures, parts, strict=True)
+    ]
+
+
 class Llava(Family):
     types = ("llava",)
 
@@ -38,3 +56,12 @@ class Llava(Family):
             ]
         patch = self.base.get_submodule("vision_tower").patch_size
         return [Picture.plain([(int(height) // patch, int(width) // patch)]) for height, width in sizes]
+
+    def tower_tokens(self, seen: Seen, pictures: Sequence[Picture], rows: Tensor) -> list[Tensor]:
+        if seen.arguments.get("image_sizes") is None:
+            return super().tower_tokens(seen, pictures, rows)
+        # Pixtral sees all images in one sequence.
+        return list(rows[0].split([len(picture) for picture in pictures]))
+
+    def class_tokens(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
+        return class_tokens(self, seen, output, pictures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from transformers.models.llava_next.modeling_llava_next import get_anyres_image_
 
 from eadp.models.anyres import NEWLINE, picture
 from eadp.models.family import Family, Picture, Prompt, Seen, square
-from eadp.models.llava import tower_states
+from eadp.models.llava import class_tokens, tower_states
 
 
 class LlavaNext(Family):
@@ -26,6 +27,9 @@ class LlavaNext(Family):
             pictures.append(picture(self._packed(count, side, size), side, crops, states[:count]))
             states = states[count:]
         return pictures
+
+    def class_tokens(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
+        return class_tokens(self, seen, output, pictures)
 
     def _packed(self, crops: int, side: int, size: list[int]) -> Tensor:
         """The number of each packed token, by the model's own packing."""
@@ -51,6 +55,7 @@ class LlavaNextVideo(LlavaNext):
                 [square(length // frames, "a frame")] * frames,
                 states=clip,
                 arrange=lambda aligned: pool(aligned).flatten(0, 1),
+                crops=frames,
             )
             for length, clip in zip(seen.lengths, states, strict=True)
         ]

@@ -61,6 +61,7 @@ class LlavaOnevision(Family):
             layout=[(0.0, 0.0, 1.0, 1.0)],
             states=states,
             arrange=lambda aligned: self._packed(seen, aligned, size, None),
+            crops=len(states),
         )
 
     def _packed(self, seen: Seen, cells: Tensor, size: list[int], newline: Tensor | None) -> Tensor:
@@ -92,6 +93,7 @@ class LlavaOnevision(Family):
                 newlines,
                 states=clip,
                 arrange=lambda aligned: self._pooled(aligned).flatten(0, 1),
+                crops=frames,
             )
             for clip in states.split(frames)
         ]

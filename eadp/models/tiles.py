@@ -8,15 +8,27 @@ import torch
 from torch import Tensor
 
 from eadp.core.types import Layout
-from eadp.models.family import Family, Picture, Prompt, Seen, square
+from eadp.models.family import Family, Picture, Prompt, Seen, averaged, square
 
 
-def whole_first(tiles: int, cells: int, layout: Layout | None = None) -> Picture:
-    """A picture of tiles in the order in which methods expect them: the whole image, then its parts."""
+def whole_first(tiles: int, cells: int, shuffle: int, layout: Layout | None = None) -> Picture:
+    """A picture of tiles in the order in which methods expect them: the whole image, then its parts.
+
+    shuffle: the side of the patches that become one token.
+    """
     order = [tiles - 1, *range(tiles - 1)]
     slots = torch.arange(tiles * cells).view(tiles, cells)[order].flatten()
     grids = [square(cells, "a tile")] * tiles
-    return Picture(grids, slots, tiles * cells, torch.full((tiles * cells,), -1), layout=layout)
+    return Picture(
+        grids,
+        slots,
+        tiles * cells,
+        torch.full((tiles * cells,), -1),
+        layout=layout,
+        arrange=lambda rows: averaged(rows, shuffle)[order].flatten(0, 1),
+        crops=tiles,
+        shown=order,
+    )
 
 
 class InternVL(Family):
@@ -26,10 +38,9 @@ class InternVL(Family):
     types = ("internvl",)
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
-        cells = seen.lengths[0]
-        return [
-            whole_first(len(run) // cells, cells) for row in range(len(prompt.places)) for run in prompt.runs(row)
-        ]
+        cells, shuffle = seen.lengths[0], round(1 / self.config.downsample_ratio)
+        runs = [run for row in range(len(prompt.places)) for run in prompt.runs(row)]
+        return [whole_first(len(run) // cells, cells, shuffle) for run in runs]
 
 
 class Idefics3(Family):
@@ -38,6 +49,7 @@ class Idefics3(Family):
 
     types = ("idefics3", "smolvlm")
     text_name = "text_model"
+    tower_name = "vision_model"
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
         if prompt.ids is None:
@@ -54,7 +66,7 @@ class Idefics3(Family):
             tiles.append(run)
             # Every row ends with a whole image, so the mark before its last run is the mark of whole images.
             if ids[run[0] - 1] == ids[runs[-1][0] - 1]:
-                pictures.append(whole_first(len(tiles), len(run), self._layout(tiles[:-1])))
+                pictures.append(whole_first(len(tiles), len(run), self.config.scale_factor, self._layout(tiles[:-1])))
                 tiles = []
         return pictures
 

@@ -24,6 +24,7 @@ from eadp.runtime.ledger import Ledger, keep_ledger, ledger_of
 from eadp.runtime.masks import Mask, continued, flat, prefilled, segment
 from eadp.runtime.merge import deepstack, merged
 from eadp.runtime.positions import Positions, counting, logical, repacked
+from eadp.runtime.vision import TowerWatch
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -66,7 +67,10 @@ class BeforeLanguageModel:
 
     def install(self, hooks: Hooks) -> None:
         base, text = self.family.base, self.family.text_model
-        watch = Watch(self._report)
+        tower = TowerWatch(self.family, self.chooser.method) if self.chooser.looks_at_tower else None
+        if tower is not None:
+            tower.install(hooks)
+        watch = Watch(self._report, None if tower is None else tower.recording)
         for modality in self.family.modalities:
             name = f"get_{modality}_features"
             hooks.override(base, name, watch.over(getattr(base, name), modality))

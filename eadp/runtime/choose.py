@@ -14,6 +14,7 @@ from eadp.core import Relevance, Selection, TextGuide, VisualTokens
 from eadp.methods import Method
 from eadp.models.family import Family, Picture, Prompt, Seen
 from eadp.runtime.merge import Merge
+from eadp.runtime.vision import joined_attention, joined_extra, with_attention
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
@@ -60,7 +61,7 @@ def place(family: Family, seen: Iterable[tuple[Seen, Any]], prompts: dict[str, P
     placed = []
     for each, output in seen:
         prompt = prompts[each.modality]
-        pictures = iter(family.pictures(each, output, prompt))
+        pictures = iter(with_attention(family, each, output, family.pictures(each, output, prompt)))
         for row, places in enumerate(prompt.places):
             start = 0
             while start < len(places):
@@ -84,6 +85,10 @@ class Chooser:
         self.budget_over = budget_over
         self.keep_newlines = keep_newlines
 
+    @property
+    def looks_at_tower(self) -> bool:
+        return "vision_attention" in self.method.needs
+
     def choose(self, placed: list[Placed], embeddings: Tensor, question: Callable[[int], str]) -> Choice:
         """embeddings: B×L×d, as the language model would receive them; question: of a row of the batch."""
         keep = torch.ones(embeddings.shape[:2], dtype=torch.bool)
@@ -97,7 +102,8 @@ class Chooser:
             selection = self._select(group, embeddings[row, columns.to(embeddings.device)], texts.get(row))
             kept = selection.indices.cpu()
             if selection.merge is not None:
-                merges.append(Merge(row, columns, columns[kept], selection.merge))
+                extra = joined_extra([each.picture for each in group])
+                merges.append(Merge(row, columns, columns[kept], selection.merge, extra))
             parts = split(selection, [each.picture for each in group])
             for each, part in zip(group, parts, strict=True):
                 keep[row, each.columns] = self._stays(each.picture, part.indices.cpu())
@@ -116,7 +122,7 @@ class Chooser:
     def _select(self, group: list[Placed], features: Tensor, text: TextGuide | None) -> Selection:
         pictures = [each.picture for each in group]
         keep, total = self.method.keep, len(features)
-        if isinstance(keep, int) and keep >= total:
+        if keep is not None and (keep >= total if isinstance(keep, int) else self.method.budget(total) == total):
             return Selection(
                 torch.arange(total),
                 total,
@@ -128,8 +134,10 @@ class Chooser:
             None if self.guide is None else self._aligned(pictures, features, self.guide),
             [grid for picture in pictures for grid in picture.grids],
             pictures[0].layout if len(pictures) == 1 else None,
+            joined_attention(pictures),
+            joined_extra(pictures),
         )
-        return checked(self.method.select(tokens, text), total)
+        return checked(self.method.select(tokens, text), tokens)
 
     def _aligned(self, pictures: list[Picture], features: Tensor, guide: Guide) -> Tensor:
         if guide.space == "language":
@@ -156,16 +164,17 @@ class Chooser:
         return stays
 
 
-def checked(selection: Selection, total: int) -> Selection:
+def checked(selection: Selection, tokens: VisualTokens) -> Selection:
     """The selection, if it is one that the runtime can carry out."""
-    indices, merge = selection.indices, selection.merge
+    indices, merge, total = selection.indices, selection.merge, len(tokens)
+    sources = total if tokens.extra is None else total + len(tokens.extra)
     if selection.total != total:
         raise ValueError(f"{selection.method} selected from {selection.total} tokens, but was given {total}")
     if indices.ndim != 1 or not len(indices) or bool((indices.diff() <= 0).any()):
         raise ValueError(f"{selection.method} must return at least one index, sorted and without repeats")
     if int(indices[0]) < 0 or int(indices[-1]) >= total:
         raise ValueError(f"{selection.method} returned indices outside 0…{total - 1}")
-    if merge is not None and merge.shape != (len(indices), total):
+    if merge is not None and merge.shape not in ((len(indices), total), (len(indices), sources)):
         raise ValueError(f"{selection.method} must merge with {len(indices)}×{total} weights, got {tuple(merge.shape)}")
     return selection
 
@@ -197,7 +206,7 @@ def _part(selection: Selection, start: int, end: int, quotas: tuple[int, ...], n
         gains=None if order is None or selection.gains is None else selection.gains[inside(order)],
         quotas=quotas,
         scores=None if selection.scores is None else selection.scores[start:end],
-        merge=None if merge is None else merge[here, start:end],
+        merge=None if merge is None else torch.cat([merge[here, start:end], merge[here, selection.total :]], dim=1),
         relevance=None if selection.relevance is None else _cells(selection.relevance, start, end),
         notes=(*selection.notes, note),
     )
