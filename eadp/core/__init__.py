@@ -1,7 +1,7 @@
 """The mathematics: pure tensors, nothing of transformers, each formula of the paper by its name."""
 
 from eadp.core.blocks import cover_by_quota, cover_by_share
-from eadp.core.cells import even_cells, largest_grid
+from eadp.core.cells import even_cells, largest_grid, regular_cells
 from eadp.core.diversity import Picks, dpp, max_min
 from eadp.core.facility import FacilityLocation, facility_location
 from eadp.core.quotas import allocate
@@ -34,6 +34,7 @@ __all__ = [
     "largest_grid",
     "max_min",
     "polarize",
+    "regular_cells",
     "relevance",
     "similarity_within",
     "smooth",

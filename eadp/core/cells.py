@@ -21,9 +21,17 @@ def even_cells(grid: Grid, count: int) -> tuple[Tensor, Tensor]:
     with cells that are not long and thin, that is a regular grid. Else (a prime, say) h' is what makes cells squarest,
     and some strips have one column more than others.
     """
+    checks.count("count", count, grid[0] * grid[1])
+    return _tiled(grid, _columns(grid, count))
+
+
+def regular_cells(grid: Grid, shape: Grid) -> tuple[Tensor, Tensor]:
+    """The same for a given shape of h'×w' cells."""
+    return _tiled(grid, [shape[1]] * shape[0])
+
+
+def _tiled(grid: Grid, per_strip: list[int]) -> tuple[Tensor, Tensor]:
     rows, columns = grid
-    checks.count("count", count, rows * columns)
-    per_strip = _columns(grid, count)
     owner, centres, cell = torch.empty(rows, columns, dtype=torch.long), [], 0
     for strip, parts in zip(_cuts(rows, len(per_strip)), per_strip, strict=True):
         for part in _cuts(columns, parts):

@@ -46,7 +46,8 @@ class VisualTokens:
     grids:    (rows, columns) of each block; their areas add up to N.
     layout:   where the local crops (blocks 1, 2, …) lie on block 0, for `global_guided` allocation.
     attention: what the vision tower's layers attended to, those that the method asked for and in its order.
-    extra:    E×d_v, tokens that have no place on a grid, as the language model would receive them.
+    extra:    E×d_v, tokens beside those, as the language model would receive them: the CLS token of each block, or the
+              blocks at a lower resolution, with these grids in `extra_grids`.
     """
 
     features: Tensor
@@ -55,6 +56,7 @@ class VisualTokens:
     layout: Layout | None = None
     attention: Sequence[TowerAttention] = ()
     extra: Tensor | None = None
+    extra_grids: Sequence[Grid] = ()
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or 0 in self.features.shape:

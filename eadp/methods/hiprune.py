@@ -19,14 +19,14 @@ LLAVA, QWEN = (9, 24), (16, 32)
 
 @dataclass(frozen=True)
 class HiPrune(Method):
-    """Keep anchors, their neighbours, and registers, by the attention that tokens receive (mean over heads and queries).
+    """Keep anchors, their neighbours, and registers, by attention received: the mean over heads and queries.
 
-    Anchors: the round(αT/5) highest at the object layer. Buffers: the 4 neighbours of each on the grid, within the image.
-    Registers: the highest at the deep layer, until there are T.
+    Anchors: the round(αT/5) highest at the object layer. Buffers: the 4 neighbours of each on the grid, within the
+    image. Registers: the highest at the deep layer, until there are T.
 
-    Paper: "HiPrune: Training-Free Visual Token Pruning via Hierarchical Attention in Vision-Language Models", AAAI 2026.
-    α and the layers are its own: object layer 9 of LLaVA's 24 and 16 of Qwen2.5-VL's 32, deep layer the last but one on
-    LLaVA and the last on Qwen. Towers of other depths scale the object layer; the notes say which layers were used.
+    Paper: "HiPrune: Training-Free Visual Token Pruning via Hierarchical Attention in Vision-Language Models", AAAI
+    2026. α and the layers are its own: object layer 9 of LLaVA's 24 and 16 of Qwen2.5-VL's 32, deep layer the last but
+    one on LLaVA and the last on Qwen. Towers of other depths scale the object layer; the notes say which were used.
     Crops and frames, each an image to the tower, share the budget alike.
     Deviations: layers are counted from 0, our reading; where anchors and buffers come to more than T (α near 1), the
     buffers of the weakest anchors go.
@@ -85,7 +85,9 @@ class HiPrune(Method):
         registers = deep.sort(descending=True, stable=True).indices.tolist()
         buffers = [cell for anchor in anchors for cell in neighbours(anchor, grid)]
         # A dict keeps the first of each.
-        return torch.tensor(list(dict.fromkeys([*anchors, *buffers, *registers]))[:quota], dtype=torch.long).to(deep.device)
+        return torch.tensor(list(dict.fromkeys([*anchors, *buffers, *registers]))[:quota], dtype=torch.long).to(
+            deep.device
+        )
 
 
 def neighbours(cell: int, grid: Grid) -> list[int]:

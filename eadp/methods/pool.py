@@ -16,8 +16,8 @@ from eadp.methods.base import Method
 class Pool(Method):
     """Average the tokens of each of T even cells (`core.even_cells`); the mean stands at the cell's central token.
 
-    Cells tile the grid, so that every token counts in exactly one mean. T = h'·w' with nearly square cells is pooling to
-    a regular grid; another T has some rows of cells with one cell more than others, so that T is always exact.
+    Cells tile the grid, so that every token counts in exactly one mean. T = h'·w' with nearly square cells is pooling
+    to a regular grid; another T has some rows of cells with one cell more than others, so that T is always exact.
     Crops or frames share the budget alike; one that gets no token is lost.
 
     Paper: none, a control.

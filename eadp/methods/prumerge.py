@@ -27,9 +27,11 @@ class PruMerge(Method):
     one more. keep=T is our rule: one token for the unkept; of the T − 1 others `attended` by attention, the rest even.
 
     Paper: "LLaVA-PruMerge: Adaptive Token Reduction for Efficient Large Multimodal Models" (2024), its variant "+".
-    Crops and frames, each an image to the tower, share the budget alike; one that may keep all its tokens stays as it is.
-    Where the tower has no CLS, attention received stands in. Even tokens are the centres of even cells; where one is kept
-    already, the next by attention stands in. The one more stands in its block's last slot that stays.
+    Crops and frames, each an image to the tower, share the budget alike; one that may keep all stays as it is. Where
+    the tower has no CLS, attention received stands in.
+    Readings of ours: nearest tokens are sought among the unkept, and the one more weighs them by a too; even tokens are
+    the centres of even cells, and where one is kept already the next by attention stands in; the one more stands in its
+    block's last slot that stays.
     """
 
     name: ClassVar[str] = "prumerge"

@@ -16,8 +16,8 @@ from eadp.methods.base import Method
 class Random(Method):
     """Keep T tokens drawn evenly without replacement; crops or frames share one budget.
 
-    The draw depends on `seed` and on the image, so that a data set sees many draws and a run can be repeated. An image is
-    told by which of its tokens are largest in a few channels: that survives the rounding of another batch size.
+    The draw depends on `seed` and on the image, so that a data set sees many draws and a run can be repeated. An image
+    is told by which of its tokens are largest in a few channels: that survives the rounding of another batch size.
 
     Paper: none, a control.
     """

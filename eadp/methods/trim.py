@@ -23,10 +23,10 @@ class TRIM(Method):
     keep=T is T tokens for the language model, as in every method here: T − 1 of the image, and the mean. Without keep
     the image decides: every score above Q3 + 1.5·IQR stays (at least one token), and the mean.
 
-    Paper: "Less is More: A Simple yet Effective Token Reduction Method for Efficient Multi-modal LLMs", COLING 2025. It
-    has no other settings. The mean stands in the last slot of the image that stays; where the image's last tokens are all
-    kept, they move up by one slot to make room. Deviations: the paper's T does not count the mean; the sign is the
-    guide's (−1 on CLIP, as in the paper).
+    Paper: "Less is More: A Simple yet Effective Token Reduction Method for Efficient Multi-modal LLMs", COLING 2025.
+    The mean stands in the last slot of the image that stays; where the image's last tokens are all kept, they move up
+    by one slot to make room. Deviations: the paper's T does not count the mean; the sign is the guide's (−1 on CLIP,
+    as in the paper).
     """
 
     name: ClassVar[str] = "trim"
@@ -38,15 +38,11 @@ class TRIM(Method):
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         total = len(tokens)
         scores = torch.softmax(pooled_similarity(self.name, tokens, text, cosine=False), dim=0)
-        if self.keep is None:
-            count = min(total - 1, max(1, int(outliers(scores).sum())))
-        else:
-            count = self.budget(total) - 1
+        standing_out = min(total - 1, max(1, int(outliers(scores).sum())))
+        count = standing_out if self.keep is None else self.budget(total) - 1
         kept = scores.sort(descending=True, stable=True).indices[:count].sort().values
         indices = room_after(kept, total)
         others = torch.ones_like(scores)
         others[kept] = 0
         merge = torch.cat([unchanged(kept, total), (others / others.sum())[None]])
-        return Selection(
-            indices, total, self.name, quotas=tokens.quotas(indices), scores=scores, merge=merge
-        )
+        return Selection(indices, total, self.name, quotas=tokens.quotas(indices), scores=scores, merge=merge)

@@ -23,8 +23,8 @@ class VisionZip(Method):
     that layer's keys, mean over heads), and a target becomes itself plus the mean of those that joined it.
 
     Paper: "VisionZip: Longer is Better but Not Necessary in Vision Language Models", CVPR 2025. Splits are its own.
-    Crops and frames, each an image to the tower, share the budget alike; one that may keep all its tokens stays as it is.
-    Where the tower has no CLS, attention received stands in; where the model cannot project CLS, a patch takes its place.
+    Crops and frames, each an image to the tower, share the budget alike; one that may keep all stays as it is. Where
+    the tower has no CLS, attention received stands in; where the model cannot project CLS, a patch takes its place.
     Deviations: contextual tokens stand where their targets stood, not behind all the dominant ones; CLS takes the first
     slot of its block that stays, and kept tokens before the first free slot move back by one.
     """

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eadp.core.types import Grid, Layout, TowerAttention
+from eadp.core.types import Box, Grid, Layout, TowerAttention
+from eadp.models.views import block_views, flat_crops
 
 Arrange = Callable[[Tensor], Tensor]
+Anew = Callable[[Grid], list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,10 @@ class Picture:
     arrange:  crops×cells×c → N×c, does to aligned states what the model does to the projected features.
     crops:    how many sequences of the vision tower it takes.
     shown:    which of them each block shows; None: the first the first, and so on.
+    regions:  which part of its crop each block shows; None: all of it.
     attention, extra: as in `VisualTokens`.
+    anew:     for each block, a function that sees it again at another grid, as `Family.encode` says; only where the
+              method needs pixels. square_only: only at square ones.
     """
 
     grids: Sequence[Grid]
@@ -40,8 +45,11 @@ class Picture:
     arrange: Arrange | None = None
     crops: int = 1
     shown: Sequence[int] | None = None
+    regions: Sequence[Box] | None = None
     attention: Sequence[TowerAttention] = ()
     extra: Tensor | None = None
+    anew: Sequence[Anew] = ()
+    square_only: bool = False
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -57,8 +65,8 @@ class Picture:
 class TowerLayer:
     """What one attention layer of the vision tower did in one call, in the tower's own order of B sequences of L.
 
-    received: B×L, mean over heads, sum over queries. keys: B×L×heads×c. cls: B×L, the first query's row, mean over heads;
-    None for towers without a CLS token.
+    received: B×L, mean over heads, sum over queries. keys: B×L×heads×c. cls: B×L, the first query's row, mean over
+    heads; None for towers without a CLS token.
     """
 
     layer: int
@@ -76,6 +84,7 @@ class Seen:
     pixels:    the shape of the pixels.
     lengths:   rows of each entry of `pooler_output`, before `generate` repeats them for beams.
     attention: of the tower's layers that the method asked for.
+    values:    the pixels, where the method asked for them.
     """
 
     modality: str
@@ -83,6 +92,7 @@ class Seen:
     pixels: tuple[int, ...]
     lengths: list[int]
     attention: Sequence[TowerLayer] = ()
+    values: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +121,8 @@ class Family(ABC):
     tower_name: ClassVar[str] = "vision_tower"
     """What the base model calls its vision tower."""
     modalities: ClassVar[tuple[str, ...]] = ("image",)
+    square_only: ClassVar[bool] = False
+    """At another resolution too, the model takes only square grids."""
     mrope: ClassVar[bool] = False
     """Positions are coordinates: time, row, column."""
     makes_masks: ClassVar[bool] = False
@@ -152,6 +164,19 @@ class Family(ABC):
     def class_tokens(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
         """blocks×d for each picture: the CLS token of each block, projected; None where the model cannot project it."""
         return None
+
+    def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+        """The pixels of each block of each picture, …×3×height×width."""
+        return block_views(flat_crops(cast(Tensor, seen.values), pictures), pictures)
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        """A block's pixels at the resolution of a grid: h·w×d for the language model, then for each DeepStack layer."""
+        raise ValueError(f"{self.config.model_type} cannot see an image at another resolution: choose another method")
+
+    def stock_features(self, pixels: Tensor, **asked: Any) -> Any:
+        """What the model itself makes of pixels, seen by none of our hooks."""
+        kind: Any = type(self.base)
+        return kind.get_image_features(self.base, pixels, return_dict=True, **asked)
 
     def token_id(self, modality: str) -> int:
         return getattr(self.config, f"{modality}_token_id")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import get_vision_window_index
 
+from eadp.core.types import Grid
 from eadp.models.family import Family, Picture, Prompt, Seen
+from eadp.models.views import from_patches, resized, to_patches
 
 
 class Qwen2_5_VL(Family):
@@ -27,6 +30,25 @@ class Qwen2_5_VL(Family):
     def tower_tokens(self, seen: Seen, pictures: Sequence[Picture], rows: Tensor) -> list[Tensor]:
         merged = rows[0].unflatten(0, (-1, self.config.vision_config.spatial_merge_size**2)).mean(1)
         return list(self._unwindowed(seen, merged).split([len(picture) for picture in pictures]))
+
+    def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+        vision, pixels = self.config.vision_config, cast(Tensor, seen.values)
+        grids = seen.arguments[f"{seen.modality}_grid_thw"].tolist()
+        parts = pixels.split([frames * rows * columns for frames, rows, columns in grids])
+        shape = (vision.spatial_merge_size, vision.patch_size, vision.temporal_patch_size)
+        return [
+            list(from_patches(part, frames, (rows, columns), *shape))
+            for part, (frames, rows, columns) in zip(parts, grids, strict=True)
+        ]
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        vision = self.config.vision_config
+        rows, columns = (side * vision.spatial_merge_size for side in grid)
+        small = resized(view, rows * vision.patch_size, columns * vision.patch_size)
+        patches = to_patches(small, vision.spatial_merge_size, vision.patch_size)
+        output = self.stock_features(patches, image_grid_thw=torch.tensor([[1, rows, columns]], device=view.device))
+        layers = getattr(output, "deepstack_features", None) or []
+        return [rows[0] for rows in (output.pooler_output, *layers)]
 
     def _unwindowed(self, seen: Seen, merged: Tensor) -> Tensor:
         """The tower runs window by window; its output, like the grids, row by row."""

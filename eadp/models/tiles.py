@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from eadp.core.types import Layout
+from eadp.core.types import Grid, Layout
 from eadp.models.family import Family, Picture, Prompt, Seen, averaged, square
+from eadp.models.views import block_views, resized
 
 
 def whole_first(tiles: int, cells: int, shuffle: int, layout: Layout | None = None) -> Picture:
@@ -36,11 +38,16 @@ class InternVL(Family):
     not told to the model, so a picture has no layout. Frames of a clip are pictures of their own."""
 
     types = ("internvl",)
+    square_only = True
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
         cells, shuffle = seen.lengths[0], round(1 / self.config.downsample_ratio)
         runs = [run for row in range(len(prompt.places)) for run in prompt.runs(row)]
         return [whole_first(len(run) // cells, cells, shuffle) for run in runs]
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        side = grid[0] * self.config.vision_config.patch_size[0] * round(1 / self.config.downsample_ratio)
+        return [self.stock_features(resized(view, side, side)[None]).pooler_output[0]]
 
 
 class Idefics3(Family):
@@ -50,6 +57,7 @@ class Idefics3(Family):
     types = ("idefics3", "smolvlm")
     text_name = "text_model"
     tower_name = "vision_model"
+    square_only = True
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
         if prompt.ids is None:
@@ -58,6 +66,15 @@ class Idefics3(Family):
         for row, ids in enumerate(prompt.ids):
             pictures += self._row(prompt.runs(row), ids)
         return pictures
+
+    def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+        pixels = cast(Tensor, seen.values).flatten(0, 1)
+        # Prompts with fewer crops than others were padded with black ones.
+        return block_views(pixels[pixels.flatten(1).any(1)], pictures)
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        side = grid[0] * self.config.vision_config.patch_size * self.config.scale_factor
+        return [self.stock_features(resized(view, side, side)[None, None]).pooler_output[0]]
 
     def _row(self, runs: list[Tensor], ids: Tensor) -> list[Picture]:
         pictures: list[Picture] = []

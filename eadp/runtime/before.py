@@ -67,10 +67,12 @@ class BeforeLanguageModel:
 
     def install(self, hooks: Hooks) -> None:
         base, text = self.family.base, self.family.text_model
-        tower = TowerWatch(self.family, self.chooser.method) if self.chooser.looks_at_tower else None
-        if tower is not None:
+        method, recording = self.chooser.method, None
+        if "vision_attention" in method.needs:
+            tower = TowerWatch(self.family, method)
             tower.install(hooks)
-        watch = Watch(self._report, None if tower is None else tower.recording)
+            recording = tower.recording
+        watch = Watch(self._report, recording, keep_pixels="pixels" in method.needs)
         for modality in self.family.modalities:
             name = f"get_{modality}_features"
             hooks.override(base, name, watch.over(getattr(base, name), modality))
@@ -151,7 +153,9 @@ class BeforeLanguageModel:
     def _choose(self, call: Call, embeddings: Tensor, mask: Mask) -> Choice:
         seen = [(getattr(output, SEEN, None), output) for output in call.outputs.values()]
         if any(each is None for each, _ in seen):
-            raise ValueError("mm_encoder_outputs from before eadp.attach do not say what their images were; make them anew")
+            raise ValueError(
+                "mm_encoder_outputs from before eadp.attach do not say what their images were; make them anew"
+            )
         beams = max(len(output.pooler_output) // len(each.lengths) for each, output in seen)
         ids = None if call.ids is None else call.ids[::beams].cpu()
         valid = segment(mask, embeddings.shape[1])

@@ -14,7 +14,7 @@ from eadp.core import Relevance, Selection, TextGuide, VisualTokens
 from eadp.methods import Method
 from eadp.models.family import Family, Picture, Prompt, Seen
 from eadp.runtime.merge import Merge
-from eadp.runtime.vision import joined_attention, joined_extra, with_attention
+from eadp.runtime.vision import Extra, beside, joined_attention, with_attention, with_views
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
@@ -61,7 +61,8 @@ def place(family: Family, seen: Iterable[tuple[Seen, Any]], prompts: dict[str, P
     placed = []
     for each, output in seen:
         prompt = prompts[each.modality]
-        pictures = iter(with_attention(family, each, output, family.pictures(each, output, prompt)))
+        known = with_attention(family, each, output, family.pictures(each, output, prompt))
+        pictures = iter(with_views(family, each, known))
         for row, places in enumerate(prompt.places):
             start = 0
             while start < len(places):
@@ -85,10 +86,6 @@ class Chooser:
         self.budget_over = budget_over
         self.keep_newlines = keep_newlines
 
-    @property
-    def looks_at_tower(self) -> bool:
-        return "vision_attention" in self.method.needs
-
     def choose(self, placed: list[Placed], embeddings: Tensor, question: Callable[[int], str]) -> Choice:
         """embeddings: B×L×d, as the language model would receive them; question: of a row of the batch."""
         keep = torch.ones(embeddings.shape[:2], dtype=torch.bool)
@@ -99,11 +96,11 @@ class Chooser:
             if self.guide is not None and row not in texts:
                 texts[row] = self.guide.encode(question(row))
             columns = torch.cat([each.tokens for each in group])
-            selection = self._select(group, embeddings[row, columns.to(embeddings.device)], texts.get(row))
+            features = embeddings[row, columns.to(embeddings.device)]
+            selection, extra = self._select([each.picture for each in group], features, texts.get(row))
             kept = selection.indices.cpu()
             if selection.merge is not None:
-                extra = joined_extra([each.picture for each in group])
-                merges.append(Merge(row, columns, columns[kept], selection.merge, extra))
+                merges.append(Merge(row, columns, columns[kept], selection.merge, extra.rows, extra.deepstack))
             parts = split(selection, [each.picture for each in group])
             for each, part in zip(group, parts, strict=True):
                 keep[row, each.columns] = self._stays(each.picture, part.indices.cpu())
@@ -119,25 +116,22 @@ class Chooser:
             rows.setdefault(each.row, []).append(each)
         return list(rows.values())
 
-    def _select(self, group: list[Placed], features: Tensor, text: TextGuide | None) -> Selection:
-        pictures = [each.picture for each in group]
+    def _select(self, pictures: list[Picture], features: Tensor, text: TextGuide | None) -> tuple[Selection, Extra]:
         keep, total = self.method.keep, len(features)
         if keep is not None and (keep >= total if isinstance(keep, int) else self.method.budget(total) == total):
-            return Selection(
-                torch.arange(total),
-                total,
-                self.method.name,
-                notes=(f"all {total} tokens stay: no more than keep={keep}",),
-            )
+            note = f"all {total} tokens stay: no more than keep={keep}"
+            return Selection(torch.arange(total), total, self.method.name, notes=(note,)), Extra()
+        extra = beside(pictures, self.method)
         tokens = VisualTokens(
             features,
             None if self.guide is None else self._aligned(pictures, features, self.guide),
             [grid for picture in pictures for grid in picture.grids],
             pictures[0].layout if len(pictures) == 1 else None,
             joined_attention(pictures),
-            joined_extra(pictures),
+            extra.rows,
+            extra.grids,
         )
-        return checked(self.method.select(tokens, text), tokens)
+        return checked(self.method.select(tokens, text), tokens), extra
 
     def _aligned(self, pictures: list[Picture], features: Tensor, guide: Guide) -> Tensor:
         if guide.space == "language":

@@ -40,9 +40,12 @@ class Watch:
     `generate` calls them long before the forward that uses the output, and inspects their signature; hence `wraps`.
     """
 
-    def __init__(self, report: Callable[[Any], None], recording: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self, report: Callable[[Any], None], recording: Callable[[], Any] | None = None, keep_pixels: bool = False
+    ) -> None:
         """recording: gives a context manager around an encoding, whose list becomes `Seen.attention`."""
         self._report = report
+        self._keep_pixels = keep_pixels
         self._recording = recording or (lambda: nullcontext([]))
         self._busy = False
 
@@ -64,7 +67,9 @@ class Watch:
                 arguments = dict(signature.bind(*args, **kwargs).arguments)
                 pixels = arguments.pop("pixel_values" if modality == "image" else "pixel_values_videos")
                 lengths = [len(rows) for rows in output.pooler_output]
-                object.__setattr__(output, SEEN, Seen(modality, arguments, tuple(pixels.shape), lengths, attention))
+                values = pixels if self._keep_pixels else None
+                seen = Seen(modality, arguments, tuple(pixels.shape), lengths, attention, values)
+                object.__setattr__(output, SEEN, seen)
                 self._report(output)
             return output
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,8 @@ from eadp.runtime.compact import Compaction
 class Merge:
     """In one row of the batch: the N columns of a picture's tokens, the K that stay, and K×N weights.
 
-    extra: E×d, tokens without a column, where the weights are K×(N + E).
+    extra: E×d, tokens without a column, where the weights are K×(N + E). deepstack: E×d, their rows in each layer that
+    has some; none where they have nothing to add there.
     """
 
     row: int
@@ -22,6 +24,7 @@ class Merge:
     kept: Tensor
     weights: Tensor
     extra: Tensor | None = None
+    deepstack: Sequence[Tensor] = ()
 
     def onto(self, rows: Tensor, extra: Tensor | None = None) -> Tensor:
         """The K new rows from the N old ones (and the E extra ones)."""
@@ -55,15 +58,14 @@ def deepstack(
     keep = keep.to(there.device)
     number = there.flatten().cumsum(0).view_as(there) - 1
     shortened = []
-    for layer in layers:
+    for index, layer in enumerate(layers):
         if merges:
             layer = layer.clone()
             for merge in merges:
                 source = number[merge.row, merge.columns.to(there.device)].to(layer.device)
                 target = number[merge.row, merge.kept.to(there.device)].to(layer.device)
-                layer[target] = merge.onto(layer[source])
+                extra = merge.deepstack[index] if merge.deepstack else None
+                layer[target] = merge.onto(layer[source], extra)
         shortened.append(layer[keep[there].to(layer.device)])
     there = plan.columns(there)
     return (there if plan.valid is None else there & plan.valid.to(there.device)), shortened
-
-

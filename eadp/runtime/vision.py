@@ -1,21 +1,21 @@
-"""What the vision tower attended to, for methods that go by it.
+"""What the vision tower attended to, or sees at another resolution, for methods that go by it.
 
-The tower keeps its attention implementation: probes look at the queries and keys of the layers that the method names, and
-sum their attention up chunk by chunk. What a picture's tokens got of it is read off later, when the pictures are known.
+The tower keeps its attention implementation: probes look at the queries and keys of the layers that the method names,
+and sum their attention up chunk by chunk. What a picture's tokens got of it is read off when the pictures are known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from eadp.core import TowerAttention
+from eadp.core import Grid, TowerAttention
 from eadp.methods import Method
 from eadp.models.family import Family, Picture, Seen, TowerLayer
 from eadp.runtime.hooks import Hooks
@@ -91,7 +91,7 @@ def with_attention(family: Family, seen: Seen, output: Any, pictures: list[Pictu
                     None if cls is None else cls[number][:, 0],
                 )
             )
-    extras = family.class_tokens(seen, output, pictures) or [None] * len(pictures)
+    extras: Sequence[Tensor | None] = family.class_tokens(seen, output, pictures) or [None] * len(pictures)
     return [
         replace(picture, attention=layers, extra=extra)
         for picture, layers, extra in zip(pictures, attention, extras, strict=True)
@@ -115,6 +115,33 @@ def joined_attention(pictures: Sequence[Picture]) -> list[TowerAttention]:
     return together
 
 
-def joined_extra(pictures: Sequence[Picture]) -> Tensor | None:
-    extras = [picture.extra for picture in pictures if picture.extra is not None]
-    return torch.cat(extras) if extras else None
+@dataclass(frozen=True)
+class Extra:
+    """Tokens beside a picture's own. rows: E×d; grids: as in `VisualTokens`; deepstack: E×d for each layer."""
+
+    rows: Tensor | None = None
+    grids: Sequence[Grid] = ()
+    deepstack: Sequence[Tensor] = ()
+
+
+def with_views(family: Family, seen: Seen, pictures: list[Picture]) -> list[Picture]:
+    """The pictures with the means to see their blocks anew, where the pixels were kept."""
+    if seen.values is None:
+        return pictures
+    return [
+        replace(picture, anew=[partial(family.encode, seen, view) for view in views], square_only=family.square_only)
+        for picture, views in zip(pictures, family.views(seen, pictures), strict=True)
+    ]
+
+
+def beside(pictures: Sequence[Picture], method: Method) -> Extra:
+    """The extra tokens of pictures that share a budget: their CLS tokens, or their blocks seen anew."""
+    classes = [picture.extra for picture in pictures if picture.extra is not None]
+    if "pixels" not in method.needs:
+        return Extra(torch.cat(classes)) if classes else Extra()
+    square = any(picture.square_only for picture in pictures)
+    grids = method.resolution([grid for picture in pictures for grid in picture.grids], square)
+    blocks = [block for picture in pictures for block in picture.anew]
+    encoded = [block(grid) for block, grid in zip(blocks, grids, strict=True) if 0 not in grid]
+    rows, *deepstack = (torch.cat(layer) for layer in zip(*encoded, strict=True))
+    return Extra(rows, grids, deepstack)
