@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from eadp.core import Selection, TextGuide, VisualTokens, dpp
+from eadp.core import Selection, TextGuide, VisualTokens, dpp, token_similarity
 from eadp.core.relevance import min_max
-from eadp.core.similarity import unit_rows
 from eadp.methods.base import Method, Need
 from eadp.methods.pooled import pooled_similarity
 
@@ -30,7 +29,7 @@ class CDPruner(Method):
     name: ClassVar[str] = "cdpruner"
     citation: ClassVar[str] = "CDPruner (NeurIPS 2025)"
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
-    presets: ClassVar[tuple[str, ...]] = ("theta=None (the kernel as it is)", "theta in [0, 1)")
+    presets: ClassVar[tuple[str, ...]] = ("theta: relevance against diversity",)
 
     theta: float | None = None
     """θ, weight of relevance against diversity: r ← exp(αr), α = θ/(2(1 − θ)). 0 is diversity alone. Off by default."""
@@ -45,9 +44,9 @@ class CDPruner(Method):
         weights = relevance
         if self.theta is not None:
             weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)
-        unit = unit_rows(tokens.features)
-        scaled = unit * weights.to(unit)[:, None]
-        picks = dpp(scaled @ scaled.T, self.budget(len(tokens)))
+        cosine = 2 * token_similarity(tokens.features) - 1
+        weights = weights.to(cosine)
+        picks = dpp(weights[:, None] * cosine * weights, self.budget(len(tokens)))
         indices = picks.indices.sort().values
         return Selection(
             indices,

@@ -53,6 +53,7 @@ class EADP(Method):
     name: ClassVar[str] = "eadp"
     citation: ClassVar[str] = "Entropy-Aware Dense Visual Token Pruning (ECCV 2026)"
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
+    presets: ClassVar[tuple[str, ...]] = ("EADP.paper(keep)", "EADP.published(keep, family)")
 
     coverage: float | None = field(default=None, kw_only=True)
     """Instead of a count: as few tokens as represent this share of the weighted image, with `keep` at most that many.

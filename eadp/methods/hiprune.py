@@ -35,7 +35,7 @@ class HiPrune(Method):
     name: ClassVar[str] = "hiprune"
     citation: ClassVar[str] = "HiPrune (AAAI 2026)"
     needs: ClassVar[frozenset[Need]] = frozenset({"vision_attention"})
-    presets: ClassVar[tuple[str, ...]] = ("LLaVA: layers 9 and 22 of 24", "Qwen2.5-VL: layers 16 and 31 of 32")
+    presets: ClassVar[tuple[str, ...]] = ("LLaVA: layers 9, 22 of 24", "Qwen: layers 16, 31 of 32")
 
     alpha: float = 0.1
     """α, the share of the budget for anchors and their buffers. Paper."""

@@ -38,7 +38,7 @@ class PruMerge(Method):
     citation: ClassVar[str] = "LLaVA-PruMerge+ (2024)"
     needs: ClassVar[frozenset[Need]] = frozenset({"vision_attention"})
     merges: ClassVar[bool] = True
-    presets: ClassVar[tuple[str, ...]] = ("without keep: attention above Q3 + 1.5·IQR, and as many even tokens",)
+    presets: ClassVar[tuple[str, ...]] = ("without keep: outliers",)
 
     attended: float = 0.5
     """Share of kept tokens that are chosen by attention where the count is given. Ours; the paper has no such count."""

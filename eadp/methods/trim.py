@@ -33,7 +33,7 @@ class TRIM(Method):
     citation: ClassVar[str] = "TRIM (COLING 2025)"
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
     merges: ClassVar[bool] = True
-    presets: ClassVar[tuple[str, ...]] = ("without keep: scores above Q3 + 1.5·IQR",)
+    presets: ClassVar[tuple[str, ...]] = ("without keep: outliers",)
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         total = len(tokens)

@@ -33,7 +33,7 @@ class VisionZip(Method):
     citation: ClassVar[str] = "VisionZip (CVPR 2025)"
     needs: ClassVar[frozenset[Need]] = frozenset({"vision_attention"})
     merges: ClassVar[bool] = True
-    presets: ClassVar[tuple[str, ...]] = ("27+5", "54+10", "108+20", "162+30")
+    presets: ClassVar[tuple[str, ...]] = ("keep=32: 27+5", "64: 54+10", "128: 108+20", "192: 162+30")
 
     contextual: float = 5 / 32
     """C/T. The paper's splits, dominant + contextual (27+5, 54+10, 108+20, 162+30), all have this share."""
