@@ -238,9 +238,9 @@ def test_downsample_puts_the_small_image_on_even_cells() -> None:
 def looked(
     cls: list[float] | None, keys: Tensor, grid: tuple[int, int], received: list[float] | None = None
 ) -> VisualTokens:
-    """keys: N×c, which two heads have as their mean."""
+    """keys: N×c, which two heads have as their mean, each far from it."""
     n = len(keys)
-    spread = torch.randn(n, keys.shape[1], generator=torch.Generator().manual_seed(3))
+    spread = 10 * torch.randn(n, keys.shape[1], generator=torch.Generator().manual_seed(5))
     layer = TowerAttention(
         22,
         24,

@@ -21,7 +21,8 @@ import eadp
 from eadp.core import Grid, Selection, TextGuide, VisualTokens
 from eadp.methods import Method, make
 from eadp.methods.hiprune import HiPrune
-from eadp.models import Picture
+from eadp.models import Picture, family_of
+from eadp.models.family import Seen
 from eadp.models.views import from_patches, to_patches
 
 IMPLEMENTATIONS = ("sdpa", "eager")
@@ -69,22 +70,22 @@ def test_the_probe_changes_no_bit_and_leaves_nothing(family: str, sizes: Sizes, 
 @pytest.mark.parametrize("attention", IMPLEMENTATIONS)
 @pytest.mark.parametrize("family", ["llava", "paligemma", "internvl"])
 def test_attention_is_what_the_tower_computes(family: str, attention: str) -> None:
-    """CLIP, SigLIP, and a tower whose tokens are 2×2 patches: against the matrices of eager attention."""
-    sizes = [[(24, 24)]]
+    """CLIP, SigLIP, and tiles of 2×2 patches a token, the whole image last: against eager attention's matrices."""
+    sizes = [[(24, 48)]]
     (one,) = pictures(family, sizes, attention=attention, object_layer=0, deep_layer=2)
     eager = tiny.model(family, attention="eager").base_model
     matrices = eager.vision_tower(tiny.inputs(family, sizes)["pixel_values"], output_attentions=True).attentions
     has_cls = family != "paligemma"
     for layer, number in zip(one.attention, (0, 2), strict=True):
         assert (layer.layer, layer.depth) == (number, 3)
-        matrix = matrices[number][0].mean(0)
-        got = torch.stack([matrix.sum(0), matrix[0]])[:, int(has_cls) :]
+        matrix = matrices[number].mean(1)
+        received, cls = (rows[:, int(has_cls) :] for rows in (matrix.sum(1), matrix[:, 0]))
         if family == "internvl":
-            got = got.view(2, 3, 2, 3, 2).mean((2, 4)).flatten(1)
-        torch.testing.assert_close(layer.received, got[0] / len(one), rtol=1e-4, atol=1e-6)
+            received, cls = (rows.view(3, 3, 2, 3, 2).mean((2, 4))[[2, 0, 1]] for rows in (received, cls))
+        torch.testing.assert_close(layer.received, received.flatten() / len(one), rtol=1e-4, atol=1e-6)
         if has_cls:
             assert layer.cls is not None
-            torch.testing.assert_close(layer.cls, got[1], rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(layer.cls, cls.flatten(), rtol=1e-4, atol=1e-6)
         else:
             assert layer.cls is None
 
@@ -230,6 +231,33 @@ def test_at_its_own_resolution_an_image_is_seen_as_it_was(family: str, sizes: Si
     for tokens in Again.given:
         assert tokens.extra is not None
         torch.testing.assert_close(tokens.extra, tokens.features, rtol=1e-3, atol=1e-3)
+
+
+def test_blocks_show_their_part_of_a_crop() -> None:
+    """30×50 pixels on 2×2 crops of 28×28: the image fills the lower half of the upper crops, and the other way round.
+    LLaVA-OneVision joins 16 crops of 100×100 pixels to one block, which has no padding here."""
+    family = family_of(tiny.model("llava_next"))
+    (one,) = pictures("llava_next", [[(30, 50)]])
+    values = torch.arange(5.0)[:, None, None, None] + torch.linspace(0, 0.9, 28)[None, None, :, None].expand(
+        5, 3, -1, 28
+    )
+    seen = Seen("image", {}, (1, 5, 3, 28, 28), [one.length], values=values[None])
+    (views,) = family.views(seen, [one])
+    assert [view.shape[1:] for view in views] == [(28, 28), *[(14, 28)] * 4]
+    for crop, view in enumerate(views):
+        rows = slice(0, 28) if crop == 0 else slice(14, 28) if crop < 3 else slice(0, 14)
+        assert torch.equal(view, values[crop][:, rows])
+
+    family = family_of(tiny.model("llava_onevision"))
+    (one,) = pictures("llava_onevision", [[(100, 100)]])
+    values = torch.arange(17.0)[:, None, None, None].expand(17, 3, 28, 28)
+    seen = Seen(
+        "image", {"image_sizes": torch.tensor([[100, 100]])}, (1, 17, 3, 28, 28), [one.length], values=values[None]
+    )
+    ((whole, joined),) = family.views(seen, [one])
+    assert torch.equal(whole, values[0])
+    assert joined.shape == (3, 112, 112)
+    assert torch.equal(joined[0, ::28, ::28], torch.arange(1.0, 17).view(4, 4))
 
 
 def test_qwens_patches_are_the_pixels() -> None:
