@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from eadp.core import Selection, TextGuide, TowerAttention, VisualTokens, even_cells, largest_grid, regular_cells
+from eadp.core import (
+    Selection,
+    TextGuide,
+    TowerAttention,
+    VisualTokens,
+    even_cells,
+    largest_grid,
+    outliers,
+    regular_cells,
+)
 from eadp.core.merging import room_after, room_before
-from eadp.core.outliers import outliers
 from eadp.methods import make
 from eadp.methods.hiprune import HiPrune
 from eadp.methods.visionzip import VisionZip

@@ -48,9 +48,9 @@ def largest_grid(grid: Grid, count: int, square: bool = False) -> Grid:
     """
     rows, columns = grid
     checks.count("count", count, rows * columns)
-    sides = [(h, min(columns, count // h)) for h in range(1, min(rows, count) + 1)]
     if square:
         return (min(rows, columns, math.isqrt(count)),) * 2
+    sides = [(h, min(columns, count // h)) for h in range(1, min(rows, count) + 1)]
     shapely = [side for side in sides if _skew(grid, *side) <= SKEW] or sides
     return max(shapely, key=lambda side: (side[0] * side[1], -_skew(grid, *side)))
 

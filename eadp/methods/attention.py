@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from eadp.core import TowerAttention, VisualTokens, allocate
+from eadp.core import TowerAttention, VisualTokens
 from eadp.core.similarity import unit_rows
 
 
@@ -27,16 +27,6 @@ def attention_on(layer: TowerAttention) -> Tensor:
 def variant(method: str, layer: TowerAttention) -> str:
     """The method's name, with the stand-in where the tower has no CLS."""
     return f"{method} (attention received)" if layer.cls is None else method
-
-
-def alike(tokens: VisualTokens, budget: int) -> list[int]:
-    """The budget split alike over the blocks, each of which was an image to the tower."""
-    return allocate([torch.ones(grid) for grid in tokens.grids], budget, "uniform")
-
-
-def highest(scores: Tensor, count: int) -> Tensor:
-    """The `count` highest, sorted by index; the lowest index on a tie."""
-    return scores.sort(descending=True, stable=True).indices[:count].sort().values
 
 
 def without(total: int, taken: Tensor) -> Tensor:

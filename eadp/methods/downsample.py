@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from eadp.core import Grid, Selection, TextGuide, VisualTokens, allocate, largest_grid, regular_cells
+from eadp.core import Grid, Selection, TextGuide, VisualTokens, alike, largest_grid, regular_cells
 from eadp.methods.base import Method, Need
 
 
@@ -35,8 +35,7 @@ class Downsample(Method):
     merges: ClassVar[bool] = True
 
     def resolution(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
-        budget = self.budget(sum(rows * columns for rows, columns in grids))
-        quotas = allocate([torch.ones(grid) for grid in grids], budget, "uniform")
+        quotas = alike(grids, self.budget(sum(rows * columns for rows, columns in grids)))
         return [
             largest_grid(grid, quota, square) if quota else (0, 0) for grid, quota in zip(grids, quotas, strict=True)
         ]

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, checks
+from eadp.core import Selection, TextGuide, VisualTokens, alike, checks, ranked
 from eadp.core.types import Grid
-from eadp.methods.attention import alike, tower_layers
+from eadp.methods.attention import tower_layers
 from eadp.methods.base import Method, Need
 
 LLAVA, QWEN = (9, 24), (16, 32)
@@ -62,7 +62,7 @@ class HiPrune(Method):
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         middle, deep = tower_layers(self.name, tokens, 2)
-        quotas = alike(tokens, self.budget(len(tokens)))
+        quotas = alike(tokens.grids, self.budget(len(tokens)))
         order = torch.cat(
             [
                 self._block(middle.received[block], deep.received[block], grid, quota) + block.start
@@ -81,8 +81,8 @@ class HiPrune(Method):
 
     def _block(self, middle: Tensor, deep: Tensor, grid: Grid, quota: int) -> Tensor:
         """Anchors first, then buffers, then registers."""
-        anchors = middle.sort(descending=True, stable=True).indices[: int(self.alpha * quota / 5 + 0.5)].tolist()
-        registers = deep.sort(descending=True, stable=True).indices.tolist()
+        anchors = ranked(middle)[: int(self.alpha * quota / 5 + 0.5)].tolist()
+        registers = ranked(deep).tolist()
         buffers = [cell for anchor in anchors for cell in neighbours(anchor, grid)]
         # A dict keeps the first of each.
         return torch.tensor(list(dict.fromkeys([*anchors, *buffers, *registers]))[:quota], dtype=torch.long).to(

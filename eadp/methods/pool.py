@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from eadp.core import Selection, TextGuide, VisualTokens, allocate, even_cells
+from eadp.core import Selection, TextGuide, VisualTokens, alike, even_cells
 from eadp.core.merging import Part, group_means, joined
 from eadp.methods.base import Method
 
@@ -28,7 +28,7 @@ class Pool(Method):
     merges: ClassVar[bool] = True
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        quotas = allocate([torch.ones(grid) for grid in tokens.grids], self.budget(len(tokens)), "uniform")
+        quotas = alike(tokens.grids, self.budget(len(tokens)))
         parts = []
         for (rows, columns), quota in zip(tokens.grids, quotas, strict=True):
             if quota:

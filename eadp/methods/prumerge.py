@@ -8,11 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, checks, even_cells
+from eadp.core import Selection, TextGuide, VisualTokens, alike, checks, even_cells, outliers, ranked
 from eadp.core.merging import Part, joined, room_after, unchanged
-from eadp.core.outliers import outliers
 from eadp.core.types import Grid
-from eadp.methods.attention import alike, attention_on, key_cosine, tower_layers, variant, without
+from eadp.methods.attention import attention_on, key_cosine, tower_layers, variant, without
 from eadp.methods.base import Method, Need
 
 
@@ -58,7 +57,7 @@ class PruMerge(Method):
         scores, keys = attention_on(layer), layer.keys.flatten(1)
         quotas: list[int | None] = [None] * len(tokens.grids)
         if self.keep is not None:
-            quotas = [*alike(tokens, self.budget(len(tokens)))]
+            quotas = [*alike(tokens.grids, self.budget(len(tokens)))]
         parts = [
             self._block(scores[block], keys[block], grid, quota)
             for block, grid, quota in zip(tokens.blocks, tokens.grids, quotas, strict=True)
@@ -95,7 +94,7 @@ class PruMerge(Method):
 
     def _kept(self, scores: Tensor, grid: Grid, attended: int, count: int) -> Tensor:
         """`attended` tokens by attention, even ones, and more by attention for the even ones that were kept already."""
-        rank = scores.sort(descending=True, stable=True).indices
+        rank = ranked(scores)
         kept = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
         kept[rank[:attended]] = True
         if count > attended:

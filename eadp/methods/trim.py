@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from eadp.core import Selection, TextGuide, VisualTokens
+from eadp.core import Selection, TextGuide, VisualTokens, outliers, ranked
 from eadp.core.merging import room_after, unchanged
-from eadp.core.outliers import outliers
 from eadp.methods.base import Method, Need
 from eadp.methods.pooled import pooled_similarity
 
@@ -40,7 +39,7 @@ class TRIM(Method):
         scores = torch.softmax(pooled_similarity(self.name, tokens, text, cosine=False), dim=0)
         standing_out = min(total - 1, max(1, int(outliers(scores).sum())))
         count = standing_out if self.keep is None else self.budget(total) - 1
-        kept = scores.sort(descending=True, stable=True).indices[:count].sort().values
+        kept = ranked(scores)[:count].sort().values
         indices = room_after(kept, total)
         others = torch.ones_like(scores)
         others[kept] = 0

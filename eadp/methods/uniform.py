@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from eadp.core import Selection, TextGuide, VisualTokens, allocate, even_cells
+from eadp.core import Selection, TextGuide, VisualTokens, alike, even_cells
 from eadp.methods.base import Method
 
 
@@ -24,7 +24,7 @@ class Uniform(Method):
     citation: ClassVar[str] = "control"
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        quotas = allocate([torch.ones(grid) for grid in tokens.grids], self.budget(len(tokens)), "uniform")
+        quotas = alike(tokens.grids, self.budget(len(tokens)))
         indices = torch.cat(
             [
                 even_cells(grid, quota)[1] + block.start

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens
+from eadp.core import Selection, TextGuide, VisualTokens, alike, ranked
 from eadp.core.merging import Part, group_means, joined, room_before, unchanged
-from eadp.methods.attention import alike, attention_on, highest, key_cosine, tower_layers, variant, without
+from eadp.methods.attention import attention_on, key_cosine, tower_layers, variant, without
 from eadp.methods.base import Method, Need
 
 
@@ -50,7 +50,7 @@ class VisionZip(Method):
         (layer,) = tower_layers(self.name, tokens, 1)
         scores, keys = attention_on(layer), layer.keys.mean(1)
         has_class = tokens.extra is not None
-        quotas = alike(tokens, self.budget(len(tokens)))
+        quotas = alike(tokens.grids, self.budget(len(tokens)))
         parts = [
             self._block(scores[block], keys[block], quota, has_class)
             for block, quota in zip(tokens.blocks, quotas, strict=True)
@@ -74,7 +74,7 @@ class VisionZip(Method):
         if quota == total or quota == 0:
             return Part(torch.arange(quota, device=scores.device))
         count = int(self.contextual * quota + 0.5)
-        dominant = highest(scores, quota - count - has_class)
+        dominant = ranked(scores)[: quota - count - has_class]
         rest = without(total, dominant)
         targets = rest[:: len(rest) // count][:count] if count else rest[:0]
         kept = torch.cat([dominant, targets]).sort().values

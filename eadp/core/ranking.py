@@ -1,8 +1,13 @@
-"""Scores that stand out."""
+"""Which scores are highest, and which stand out."""
 
 from __future__ import annotations
 
 from torch import Tensor
+
+
+def ranked(scores: Tensor) -> Tensor:
+    """The indices of N scores, highest first; the lowest index on a tie."""
+    return scores.sort(descending=True, stable=True).indices
 
 
 def outliers(scores: Tensor) -> Tensor:
