@@ -9,7 +9,7 @@ import pytest
 import tiny
 import torch
 import transformers as hf
-from hookfree import SPECIAL_IDS, answers, shortened
+from by_hand import SPECIAL_IDS, answers, shortened
 from prompts import IMAGES, every_family
 from simple_methods import EverySecond, Pairs, Ragged
 from torch import Tensor
@@ -23,7 +23,7 @@ def pruning(family: str, **settings: Any) -> eadp.Pruned:
 
 def generate(family: str, inputs: dict[str, Any], **settings: Any) -> Tensor:
     model = tiny.model(family)
-    defaults = dict(max_new_tokens=6, do_sample=False, suppress_tokens=SPECIAL_IDS)
+    defaults = {"max_new_tokens": 6, "do_sample": False, "suppress_tokens": SPECIAL_IDS}
     return model.generate(**inputs, **defaults | settings)[:, inputs["input_ids"].shape[1] :]
 
 
@@ -83,7 +83,13 @@ def test_static_cache(family: str) -> None:
 
 @every_family
 def test_assisted_by_prompt_lookup(family: str) -> None:
+    """The prompt ends as it went on before, so that the very first forward carries guesses, and is cropped."""
     inputs = tiny.inputs(family, IMAGES[family][:1])
+    inputs["input_ids"][:, -3:] = inputs["input_ids"][:, -8:-5]
+    for name in ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"):
+        if name in inputs:
+            fill = tiny.IDS["<pad>"] if name == "input_ids" else 0
+            inputs[name] = torch.nn.functional.pad(inputs[name], (4, 0), value=fill)
     with pruning(family):
         greedy = generate(family, inputs, max_new_tokens=12)
         assert torch.equal(generate(family, inputs, max_new_tokens=12, prompt_lookup_num_tokens=3), greedy)
@@ -123,13 +129,37 @@ def test_second_turn_on_the_same_cache(family: str, positions: str, rows: int) -
         more = ids.shape[1] - inputs["input_ids"].shape[1]
         grown = {
             name: torch.cat([value, torch.full((rows, more), fill)], dim=1)
-            for name, fill in {"attention_mask": 1, "mm_token_type_ids": 0, "token_type_ids": int(family == "paligemma")}.items()
+            for name, fill in {
+                "attention_mask": 1,
+                "mm_token_type_ids": 0,
+                "token_type_ids": int(family == "paligemma"),
+            }.items()
             if (value := inputs.get(name)) is not None
         }
         _, at_once = answers(model, **inputs | grown | {"input_ids": ids})
         continued = {"input_ids": ids, "attention_mask": grown["attention_mask"]}
         _, continued_logits = answers(model, **continued, past_key_values=first.past_key_values)
     torch.testing.assert_close(continued_logits, at_once, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "qwen3_vl", "gemma3"])
+def test_second_turn_on_a_static_cache(family: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
+    logits = []
+    for cache in (hf.DynamicCache(config=model.config), hf.StaticCache(config=model.config, max_cache_len=128)):
+        alone = tiny.inputs(family, IMAGES[family][:1])
+        with pruning(family, positions="repack"):
+            model.generate(**alone, max_new_tokens=1, past_key_values=cache, disable_compile=True)
+            ids = torch.cat([alone["input_ids"], torch.tensor([[40, 41, 42]])], dim=1)
+            more = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "past_key_values": cache}
+            logits.append(answers(model, **more, disable_compile=True)[1])
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+    cache = hf.StaticCache(config=model.config, max_cache_len=128)
+    with pruning(family):
+        model.generate(**inputs, max_new_tokens=1, past_key_values=cache, disable_compile=True)
+        ids = torch.cat([inputs["input_ids"], torch.tensor([[40, 41, 42]] * 2)], dim=1)
+        with pytest.raises(ValueError, match="dynamic cache"):
+            model.generate(input_ids=ids, past_key_values=cache, max_new_tokens=1, disable_compile=True)
 
 
 @pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision"])
@@ -174,14 +204,14 @@ def test_labels_and_backward(family: str, padding: str) -> None:
         target = by_hand["input_ids"][0, 1:]
         told = target < min(SPECIAL_IDS)
         logits = model(**by_hand, use_cache=True).logits[0, :-1]
-        total += float(torch.nn.functional.cross_entropy(logits[told], target[told], reduction="sum"))
+        total += torch.nn.functional.cross_entropy(logits[told], target[told], reduction="sum").item()
         count += int(told.sum())
-    assert float(out.loss) == pytest.approx(total / count, rel=1e-4)
+    assert out.loss.item() == pytest.approx(total / count, rel=1e-4)
 
 
 @every_family
 def test_merged_tokens_are_sums_of_rows(family: str) -> None:
-    """Merging by hand: the kept rows of the vision side's output, DeepStack's too, are replaced before plain `generate`."""
+    """Merging by hand: the kept rows of the features, DeepStack's too, are replaced before plain `generate`."""
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:1])
     with eadp.attach(model, method=Pairs()) as pruned:
         _, logits = answers(model, **inputs)
@@ -201,7 +231,11 @@ def test_merged_tokens_are_sums_of_rows(family: str) -> None:
 
 
 def flattened(features: Any) -> list[Tensor]:
-    return [features] if isinstance(features, Tensor) and features.ndim == 2 else [x for y in features for x in flattened(y)]
+    return (
+        [features]
+        if isinstance(features, Tensor) and features.ndim == 2
+        else [x for y in features for x in flattened(y)]
+    )
 
 
 def paired(rows: Tensor, slots: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import tiny
 import torch
-from hookfree import answers
+from by_hand import answers
 from prompts import CLIPS, IMAGES, Sizes, every_prompt
 from simple_methods import Guide
 from torch import Tensor

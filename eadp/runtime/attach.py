@@ -16,6 +16,7 @@ from eadp.runtime.before import BeforeLanguageModel
 from eadp.runtime.choose import BudgetOver, Chooser
 from eadp.runtime.hooks import MARK, Hooks
 from eadp.runtime.positions import Positions
+from eadp.runtime.sight import Sight
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
@@ -59,16 +60,18 @@ def attach(
     chosen = _method(method, given | settings)
     if budget_over not in get_args(BudgetOver):
         raise ValueError(f'budget_over must be "image" or "prompt", got {budget_over!r}')
-    positions = positions if positions is not None else getattr(chosen, "positions", "keep")
-    if positions not in get_args(Positions):
-        raise ValueError(f'positions must be "keep" or "repack", got {positions!r}')
+    where: Positions = positions if positions is not None else getattr(chosen, "positions", "keep")
+    if where not in get_args(Positions):
+        raise ValueError(f'positions must be "keep" or "repack", got {where!r}')
     if chosen.stage != "before":
-        raise ValueError(f"{chosen.name} prunes inside the language model, which attach does not do yet")
+        raise ValueError(f"{chosen.name} prunes inside the language model; attach runs methods that prune before it")
+    if more := sorted(chosen.needs - {"text", "vision_attention", "pixels"}):
+        raise ValueError(f"{chosen.name} needs {', '.join(more)}, which attach does not gather")
     family = family_of(model)
     if MARK in vars(family.base):
         raise RuntimeError("this model is pruned already; detach it first")
     text = _guide(model, processor, guide, chosen) if "text" in chosen.needs else None
-    return Pruned(family, chosen, text, processor, question, positions, budget_over, keep_newlines)
+    return Pruned(family, chosen, text, processor, question, where, budget_over, keep_newlines)
 
 
 def _method(method: str | Method, settings: dict[str, Any]) -> Method:
@@ -112,14 +115,14 @@ class Pruned:
         self._asked: Sequence[str] | str | None = None
         self._hooks = Hooks()
         chooser = Chooser(method, guide, budget_over, keep_newlines)
-        self._pruning = BeforeLanguageModel(family, chooser, positions, self._question_of)
-        self._hooks.override(family.base, MARK, self)
+        self._pruning = BeforeLanguageModel(Sight(family, self._question_of, method), chooser, positions)
         self._pruning.install(self._hooks)
+        self._hooks.override(family.base, MARK, True)
 
     @property
     def last(self) -> list[Selection]:
         """What the last prefill kept: one `Selection` an image or clip, in the order of the prompts."""
-        return self._pruning.last
+        return self._pruning.selections
 
     @property
     def pictures(self) -> list[Picture]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,28 +12,15 @@ from torch import Tensor
 
 from eadp.core import Relevance, Selection, TextGuide, VisualTokens
 from eadp.methods import Method
-from eadp.models.family import Family, Picture, Prompt, Seen
+from eadp.models.family import Picture
 from eadp.runtime.merge import Merge
-from eadp.runtime.vision import Extra, beside, joined_attention, with_attention, with_views
+from eadp.runtime.sight import Placed, View
+from eadp.runtime.vision import Extra, beside, joined_attention
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
 
 BudgetOver = Literal["image", "prompt"]
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A picture and where it lies: in which row of the batch, at which columns of the sequence."""
-
-    picture: Picture
-    row: int
-    columns: Tensor
-
-    @property
-    def tokens(self) -> Tensor:
-        """N, the column of each token."""
-        return self.columns[self.picture.slots]
 
 
 @dataclass(frozen=True)
@@ -56,27 +43,6 @@ class Choice:
         return replace(self, keep=self.keep.repeat_interleave(times, dim=0), merges=merges)
 
 
-def place(family: Family, seen: Iterable[tuple[Seen, Any]], prompts: dict[str, Prompt]) -> list[Placed]:
-    """Every picture of the batch with its columns, row by row from left to right."""
-    placed = []
-    for each, output in seen:
-        prompt = prompts[each.modality]
-        known = with_attention(family, each, output, family.pictures(each, output, prompt))
-        pictures = iter(with_views(family, each, known))
-        for row, places in enumerate(prompt.places):
-            start = 0
-            while start < len(places):
-                picture = next(pictures, None)
-                if picture is None or start + picture.length > len(places):
-                    raise ValueError(
-                        f"row {row} of the prompt has {len(places)} {each.modality} placeholders, "
-                        f"which are not a whole number of its {each.modality}s' tokens"
-                    )
-                placed.append(Placed(picture, row, places[start : start + picture.length]))
-                start += picture.length
-    return sorted(placed, key=lambda picture: (picture.row, int(picture.columns[0])))
-
-
 class Chooser:
     """Runs a method over the pictures of a batch."""
 
@@ -86,15 +52,15 @@ class Chooser:
         self.budget_over = budget_over
         self.keep_newlines = keep_newlines
 
-    def choose(self, placed: list[Placed], embeddings: Tensor, question: Callable[[int], str]) -> Choice:
-        """embeddings: B×L×d, as the language model would receive them; question: of a row of the batch."""
+    def choose(self, view: View, embeddings: Tensor) -> Choice:
+        """embeddings: B×L×d, as the language model would receive them, before beams."""
         keep = torch.ones(embeddings.shape[:2], dtype=torch.bool)
         merges, selections = [], []
         texts: dict[int, TextGuide] = {}
-        for group in self._groups(placed):
+        for group in self._groups(view.placed):
             row = group[0].row
             if self.guide is not None and row not in texts:
-                texts[row] = self.guide.encode(question(row))
+                texts[row] = _on(self.guide.encode(view.question(row)), embeddings.device)
             columns = torch.cat([each.tokens for each in group])
             features = embeddings[row, columns.to(embeddings.device)]
             selection, extra = self._select([each.picture for each in group], features, texts.get(row))
@@ -117,11 +83,13 @@ class Chooser:
         return list(rows.values())
 
     def _select(self, pictures: list[Picture], features: Tensor, text: TextGuide | None) -> tuple[Selection, Extra]:
-        keep, total = self.method.keep, len(features)
-        if keep is not None and (keep >= total if isinstance(keep, int) else self.method.budget(total) == total):
-            note = f"all {total} tokens stay: no more than keep={keep}"
-            return Selection(torch.arange(total), total, self.method.name, notes=(note,)), Extra()
-        extra = beside(pictures, self.method)
+        method, total = self.method, len(features)
+        if self._keeps_all(total):
+            if getattr(method, "coverage", None) is None:
+                note = f"all {total} tokens stay: no more than keep={method.keep}"
+                return Selection(torch.arange(total), total, method.name, notes=(note,)), Extra()
+            method = replace(method, keep=total)
+        extra = beside(pictures, method)
         tokens = VisualTokens(
             features,
             None if self.guide is None else self._aligned(pictures, features, self.guide),
@@ -131,20 +99,24 @@ class Chooser:
             extra.rows,
             extra.grids,
         )
-        return checked(self.method.select(tokens, text), tokens), extra
+        return checked(method.select(tokens, text), tokens), extra
+
+    def _keeps_all(self, total: int) -> bool:
+        keep = self.method.keep
+        return keep is not None and (keep >= total if isinstance(keep, int) else self.method.budget(total) == total)
 
     def _aligned(self, pictures: list[Picture], features: Tensor, guide: Guide) -> Tensor:
         if guide.space == "language":
-            return guide.align(features)
+            return guide.align(features).to(features.device)
         aligned = []
         for picture in pictures:
             if picture.states is None or picture.arrange is None:
                 raise ValueError(
-                    f"{type(guide).__name__} aligns hidden states of the vision tower, and this model has none that lie "
-                    "in a space shared with text; give a guide with space='language', such as EmbeddingGuide"
+                    f"{type(guide).__name__} aligns hidden states of the vision tower, and this model has none that "
+                    "lie in a space shared with text; give a guide with space='language', such as EmbeddingGuide"
                 )
             aligned.append(picture.arrange(guide.align(picture.states)))
-        return torch.cat(aligned)
+        return torch.cat(aligned).to(features.device)
 
     def _stays(self, picture: Picture, kept: Tensor) -> Tensor:
         """length: the slots that stay: the kept tokens, and the newlines of rows that still have one."""
@@ -156,6 +128,17 @@ class Chooser:
             stays[newlines[newlines >= 0]] = True
         stays[picture.slots[kept]] = True
         return stays
+
+
+def _on(text: TextGuide, device: torch.device) -> TextGuide:
+    """The guide where the features are: its encoder may sit elsewhere."""
+
+    def moved(part: Tensor | Sequence[Tensor] | None) -> Tensor | list[Tensor] | None:
+        if part is None or isinstance(part, Tensor):
+            return None if part is None else part.to(device)
+        return [each.to(device) for each in part]
+
+    return replace(text, tokens=moved(text.tokens), pooled=moved(text.pooled), padding=moved(text.padding))
 
 
 def checked(selection: Selection, tokens: VisualTokens) -> Selection:
@@ -209,11 +192,12 @@ def _part(selection: Selection, start: int, end: int, quotas: tuple[int, ...], n
 def _cells(relevance: Relevance, start: int, end: int) -> Relevance:
     """The same words over some of the tokens."""
     per_token = ("dense_score", "global_score", "fused", "score", "smoothed", "polarized")
-    parts = {name: getattr(relevance, name) for name in per_token}
+    cut: dict[str, Any] = {name: getattr(relevance, name) for name in per_token}
+    cut = {name: None if part is None else part[start:end] for name, part in cut.items()}
     weights = relevance.weights
     return replace(
         relevance,
         similarity=relevance.similarity[:, start:end],
         weights=weights[:, start:end] if weights.ndim == 2 else weights,
-        **{name: None if part is None else part[start:end] for name, part in parts.items()},
+        **cut,
     )

@@ -9,7 +9,6 @@ from functools import wraps
 from typing import Any
 
 from torch import nn
-from transformers.utils import ModelOutput
 
 from eadp.models.family import Seen
 from eadp.models.overrides import Overrides
@@ -63,10 +62,10 @@ class Watch:
                     output = encode(*args, **kwargs)
             finally:
                 self._busy = False
-            if isinstance(output, ModelOutput):
+            if (features := getattr(output, "pooler_output", None)) is not None:
                 arguments = dict(signature.bind(*args, **kwargs).arguments)
                 pixels = arguments.pop("pixel_values" if modality == "image" else "pixel_values_videos")
-                lengths = [len(rows) for rows in output.pooler_output]
+                lengths = [len(rows) for rows in features]
                 values = pixels if self._keep_pixels else None
                 seen = Seen(modality, arguments, tuple(pixels.shape), lengths, attention, values)
                 object.__setattr__(output, SEEN, seen)

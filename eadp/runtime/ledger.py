@@ -7,13 +7,17 @@ between the two, so it answers `get_seq_length` with the logical length (`genera
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache as memoize
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache
+
+from eadp.runtime.hooks import MARK
 
 
 @dataclass
@@ -22,29 +26,34 @@ class Ledger:
 
     offset:  logical minus physical length.
     settled: how many physical columns the pruned prefills wrote; later ones match logical columns one to one.
+    firm:    how many of them cannot be cropped away: behind them no token was pruned.
     valid:   B×settled, false for padding; None where there is none.
     padded:  whether a pruned prefill had padding, kept or not.
     shift:   B, how far positions lag behind the logical ones because they were renumbered; None where they were not.
+    owner:   the model whose hooks translate masks for this cache.
     """
 
     offset: int = 0
     settled: int = 0
+    firm: int = 0
     valid: Tensor | None = None
     padded: bool = False
     shift: Tensor | None = None
+    owner: weakref.ref[nn.Module] | None = None
 
-    def each(self, index: Tensor) -> None:
-        """Reorder the rows."""
-        for name in ("valid", "shift"):
-            value = getattr(self, name)
-            if value is not None:
-                setattr(self, name, value.index_select(0, index.to(value.device)))
+    def rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Do to the rows what is done to the cache's."""
+        self.valid = None if self.valid is None else change(self.valid)
+        self.shift = None if self.shift is None else change(self.shift)
 
-    def repeat(self, times: int) -> None:
-        for name in ("valid", "shift"):
-            value = getattr(self, name)
-            if value is not None:
-                setattr(self, name, value.repeat_interleave(times, dim=0))
+    def crop(self, length: int) -> None:
+        """Forget the columns from `length` on."""
+        if length < self.firm:
+            raise ValueError(
+                f"the cache can be cropped to {self.firm + self.offset} tokens at most: before that some were pruned"
+            )
+        self.settled = min(self.settled, length)
+        self.valid = None if self.valid is None else self.valid[:, : self.settled]
 
     def physical(self, mask: Tensor | None, rows: int, length: int, device: torch.device) -> Tensor | None:
         """The 2-D mask over `length` physical columns. mask: B×logical, or None for no padding."""
@@ -69,23 +78,30 @@ class _Ledgered:
         return _stock(self).get_seq_length(layer_idx) + self.ledger.offset
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
+        owner = self.ledger.owner and self.ledger.owner()
+        if owner is not None and MARK not in vars(owner):
+            raise RuntimeError("this cache was filled while the model was pruned; attach again to go on from it")
         return _stock(self).get_seq_length(layer_idx)
 
     def reset(self) -> None:
         _stock(self).reset()
-        self.ledger = Ledger()
+        self.ledger = Ledger(owner=self.ledger.owner)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        self.ledger.crop(int(_stock(self).get_seq_length()) + min(tokens_to_remove, 0))
+        _stock(self).crop(tokens_to_remove)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         _stock(self).reorder_cache(beam_idx)
-        self.ledger.each(beam_idx)
+        self.ledger.rows(lambda rows: rows.index_select(0, beam_idx.to(rows.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         _stock(self).batch_repeat_interleave(repeats)
-        self.ledger.repeat(repeats)
+        self.ledger.rows(lambda rows: rows.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         _stock(self).batch_select_indices(indices)
-        self.ledger.each(indices)
+        self.ledger.rows(lambda rows: rows[indices.to(rows.device)])
 
 
 def _stock(cache: Any) -> Any:
@@ -93,16 +109,17 @@ def _stock(cache: Any) -> Any:
 
 
 @memoize
-def _ledgered(stock: type[Cache]) -> type[Cache]:
-    return cast("type[Cache]", type(f"Ledgered{stock.__name__}", (_Ledgered, stock), {}))
+def _ledgered(stock: Any) -> Any:
+    return type(f"Ledgered{stock.__name__}", (_Ledgered, stock), {})
 
 
 def ledger_of(cache: Cache | None) -> Ledger | None:
     return getattr(cache, "ledger", None)
 
 
-def keep_ledger(cache: Cache, ledger: Ledger) -> None:
+def keep_ledger(cache: Any, ledger: Ledger) -> None:
     """Give a cache its ledger, in place of the one that it may have."""
     if not isinstance(cache, _Ledgered):
-        cache.__class__ = _ledgered(type(cache))
+        stock: Any = type(cache)
+        cache.__class__ = _ledgered(stock)
     cache.ledger = ledger

@@ -24,7 +24,11 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def flat(mask: Mask) -> Tensor | None:
     """The mask of the layers that see everything."""
     if isinstance(mask, dict):
-        mask = mask[FULL] if FULL in mask else next(iter(mask.values()))
+        if FULL not in mask:
+            raise ValueError(
+                "masks built beforehand for sliding windows alone do not tell the padding; pass a 2-D mask"
+            )
+        mask = mask[FULL]
     if mask is not None and not isinstance(mask, Tensor):
         raise ValueError(f"masks of flex attention cannot be shortened, got {type(mask).__name__}; use sdpa or eager")
     return mask
@@ -42,15 +46,21 @@ def segment(mask: Mask, length: int) -> Tensor | None:
     return valid[:, 0, -1, :length] if mask.ndim == 4 else valid[:, -length:]
 
 
-def prefilled(
-    mask: Mask, valid: Tensor | None, plan: Compaction, start: int, cache: Cache | None, window: int | None
-) -> Mask:
+def settled(mask: Mask, past: Ledger, start: int, rows: int, device: torch.device) -> Tensor | None:
+    """B×start: which physical columns before this call are no padding; None where none is."""
+    if not start:
+        return None
+    mask = flat(mask)
+    if mask is not None and mask.ndim == 4:
+        raise ValueError("a static cache that already holds something takes no new image; use a dynamic one")
+    return past.physical(None if mask is None else mask[:, : start + past.offset], rows, start, device)
+
+
+def prefilled(mask: Mask, valid: Tensor | None, plan: Compaction, cache: Cache | None, window: int | None) -> Mask:
     """The mask of a prefill shortened to P tokens. valid: B×(start + P), which physical columns are no padding."""
     full = flat(mask)
     if full is None or full.ndim == 2:
         return valid
-    if start:
-        raise ValueError("a new image on a static cache that already holds something cannot be placed; use a dynamic one")
     square = plan.square(full)
     if not isinstance(mask, dict):
         return _widened(square, plan, cache, sliding=False)

@@ -1,13 +1,12 @@
-"""Pruning by hand, without any hook: the prompt and the vision side's output are shortened, plain `generate` does the rest."""
+"""Pruning by hand, without hooks: prompt and features are shortened, plain `generate` does the rest."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from tiny_processors import IDS, SPECIAL
+from torch import Tensor
 
 SPECIAL_IDS = [IDS[token] for token in SPECIAL]
 MODALITIES = ("image", "video")
@@ -60,8 +59,7 @@ def _positions(model: Any, inputs: dict[str, Tensor], keep: Tensor, positions: s
 
 
 def answers(model: Any, **arguments: Any) -> tuple[Tensor, Tensor]:
-    """B×T new tokens and their B×T×vocabulary logits; greedily, and letters only: a placeholder would ask for an image."""
-    settings = dict(max_new_tokens=6, do_sample=False, suppress_tokens=SPECIAL_IDS)
+    """B×T new tokens, B×T×vocabulary logits; greedily, and letters only: a placeholder would ask for an image."""
+    settings = {"max_new_tokens": 6, "do_sample": False, "suppress_tokens": SPECIAL_IDS}
     out = model.generate(**settings | arguments, return_dict_in_generate=True, output_logits=True)
     return out.sequences[:, arguments["input_ids"].shape[1] :], torch.stack(out.logits, dim=1)
-
