@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
@@ -22,7 +22,8 @@ from eadp.core import (
     regular_cells,
 )
 from eadp.core.merging import room_after, room_before
-from eadp.methods import make
+from eadp.methods import NAMES, make
+from eadp.methods.base import REGISTRY
 from eadp.methods.hiprune import HiPrune
 from eadp.methods.visionzip import VisionZip
 
@@ -44,6 +45,47 @@ def rows(total: int, *weights: dict[int, float]) -> Tensor:
 def same(merge: Tensor | None, expected: Tensor) -> None:
     assert merge is not None
     torch.testing.assert_close(merge, expected)
+
+
+# ── Every method ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+BEFORE = [name for name in NAMES if REGISTRY[name].stage == "before"]
+
+
+@pytest.mark.parametrize("name", BEFORE)
+@given(grids=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=4), data=st.data())
+def test_exactly_the_budget_whatever_the_blocks(name: str, grids: list[tuple[int, int]], data: st.DataObject) -> None:
+    """With and without CLS, from one token to all of them. `downsample` keeps whole rows and columns: at most T."""
+    total = sum(rows * columns for rows, columns in grids)
+    keep, has_cls = data.draw(st.integers(1, total)), data.draw(st.booleans())
+    g = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    method = make(name, keep=keep)
+    seen_at = method.resolution(grids, square=False)
+    extra = sum(rows * columns for rows, columns in seen_at) or len(grids)
+    tokens = VisualTokens(
+        torch.randn(total, 6, generator=g),
+        torch.randn(total, 5, generator=g),
+        grids,
+        attention=[
+            TowerAttention(layer, 24, *torch.rand(1, total, generator=g), torch.randn(total, 2, 3, generator=g), cls)
+            for layer in method.vision_layers(24, "llava")
+            for cls in [torch.rand(total, generator=g) if has_cls else None]
+        ],
+        extra=torch.randn(extra, 6, generator=g) if has_cls or seen_at else None,
+        extra_grids=seen_at,
+    )
+    text = TextGuide(torch.randn(3, 5, generator=g), torch.randn(5, generator=g))
+    assume(total > 1 or "text" not in method.needs)  # A map of one token says nothing: an error of its own.
+    found = method.select(tokens, text)
+    assert len(found) == (keep if name != "downsample" else extra) <= keep
+    assert bool((found.indices.diff() > 0).all())
+    assert 0 <= int(found.indices[0]) <= int(found.indices[-1]) < total == found.total
+    assert sum(found.quotas) == len(found)
+    assert found.quotas == tokens.quotas(found.indices)
+    if found.merge is not None:
+        assert found.merge.shape in ((len(found), total), (len(found), total + extra))
+        assert bool((found.merge >= 0).all())
+        assert bool((found.merge.sum(1) > 0).all()), "no token is empty"
 
 
 # ── Without attention ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -48,7 +48,7 @@ class VisionZip(Method):
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         (layer,) = tower_layers(self.name, tokens, 1)
-        scores, keys = attention_on(layer), layer.keys.mean(1)
+        scores, keys = attention_on(layer), layer.keys.float().mean(1)
         has_class = tokens.extra is not None
         quotas = alike(tokens.grids, self.budget(len(tokens)))
         parts = [

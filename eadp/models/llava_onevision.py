@@ -91,12 +91,12 @@ class LlavaOnevision(Family):
 
     def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
         views, crops = [], flat_crops(cast(Tensor, seen.values), pictures)
-        sizes = seen.arguments.get("image_sizes", [None] * len(pictures))
+        sizes = seen.listed("image_sizes") if seen.modality == "image" else [[]] * len(pictures)
         for each, part, size in zip(pictures, crops.split([each.crops for each in pictures]), sizes, strict=True):
             if len(each.grids) == each.crops or each.shown is not None:
                 views += block_views(part, [each])
             else:
-                views.append([part[0], self._joined(part[1:], size.tolist())])
+                views.append([part[0], self._joined(part[1:], size)])
         return views
 
     def _joined(self, crops: Tensor, size: list[int]) -> Tensor:

@@ -33,7 +33,7 @@ class Qwen2_5_VL(Family):
 
     def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
         vision, pixels = self.config.vision_config, cast(Tensor, seen.values)
-        grids = seen.arguments[f"{seen.modality}_grid_thw"].tolist()
+        grids = seen.listed(f"{seen.modality}_grid_thw")
         parts = pixels.split([frames * rows * columns for frames, rows, columns in grids])
         shape = (vision.spatial_merge_size, vision.patch_size, vision.temporal_patch_size)
         return [
@@ -54,7 +54,7 @@ class Qwen2_5_VL(Family):
         """The tower runs window by window; its output, like the grids, row by row."""
         vision = self.config.vision_config
         order, _ = get_vision_window_index(
-            seen.arguments[f"{seen.modality}_grid_thw"],
+            torch.as_tensor(seen.arguments[f"{seen.modality}_grid_thw"]),
             spatial_merge_size=vision.spatial_merge_size,
             window_size=vision.window_size,
             patch_size=vision.patch_size,

@@ -55,7 +55,7 @@ class TowerWatch:
                     layer,
                     len(self.modules),
                     heads.received() * heads.query.shape[2],
-                    heads.key.transpose(1, 2).float(),
+                    heads.key.transpose(1, 2),
                     heads.rows(first)[:, :, 0].mean(1) if self.has_cls else None,
                 )
             )
