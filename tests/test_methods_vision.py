@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 import transformers as hf
+from by_hand import SPECIAL_IDS
 from PIL import Image
 from prompts import CLIPS, IMAGES, Sizes, every_prompt
 from simple_methods import Guide
@@ -191,6 +192,26 @@ def test_deepstack_merges_with_the_same_weights(name: str) -> None:
     for number, layer in enumerate(received[0]):
         sources = torch.cat([output.deepstack_features[number][0], *anew[number : number + 1]])
         torch.testing.assert_close(layer, selection.merge @ sources, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [("llava", "visionzip"), ("qwen3_vl", "downsample"), ("qwen2_5_vl", "hiprune")]
+)
+def test_beams_and_training(family: str, name: str) -> None:
+    """What was recorded serves every beam; and a loss reaches the weights before the tokens that stay."""
+    model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
+    settings = {"max_new_tokens": 4, "num_beams": 3, "do_sample": False, "suppress_tokens": SPECIAL_IDS}
+    with eadp.attach(model, method=name, keep=4):
+        beams = model.generate(**inputs, **settings)
+        assert torch.equal(model.generate(**inputs, **settings, use_cache=False), beams)
+        weight = model.base_model.language_model.embed_tokens.weight.requires_grad_()
+        try:
+            model(**inputs, labels=inputs["input_ids"]).loss.backward()
+            assert weight.grad is not None
+            assert bool(weight.grad.isfinite().all())
+            assert bool(weight.grad.any())
+        finally:
+            weight.requires_grad_(False).grad = None
 
 
 # ── At another resolution ─────────────────────────────────────────────────────────────────────────────────────────────
