@@ -65,7 +65,7 @@ def attach(
         raise ValueError(f'positions must be "keep" or "repack", got {where!r}')
     if chosen.stage != "before":
         raise ValueError(f"{chosen.name} prunes inside the language model; attach runs methods that prune before it")
-    if more := sorted(chosen.needs - {"text"}):
+    if more := sorted(chosen.needs - {"text", "vision_attention", "pixels"}):
         raise ValueError(f"{chosen.name} needs {', '.join(more)}, which attach does not gather")
     family = family_of(model)
     if MARK in vars(family.base):
@@ -115,7 +115,7 @@ class Pruned:
         self._asked: Sequence[str] | str | None = None
         self._hooks = Hooks()
         chooser = Chooser(method, guide, budget_over, keep_newlines)
-        self._pruning = BeforeLanguageModel(Sight(family, self._question_of), chooser, positions)
+        self._pruning = BeforeLanguageModel(Sight(family, self._question_of, method), chooser, positions)
         self._pruning.install(self._hooks)
         self._hooks.override(family.base, MARK, True)
 
