@@ -60,7 +60,9 @@ class Nearest(Method):
     needs = frozenset({"text"})
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        assert text is not None and tokens.aligned is not None and isinstance(text.pooled, Tensor)
+        assert text is not None
+        assert tokens.aligned is not None
+        assert isinstance(text.pooled, Tensor)
         score = tokens.aligned.float() @ text.pooled
         kept = score.topk(self.budget(len(tokens))).indices.sort().values
         return Selection(kept, len(tokens), self.name, scores=score)

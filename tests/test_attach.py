@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
-from hookfree import answers, shortened
+from by_hand import answers, shortened
 from prompts import Sizes, every_prompt
 from simple_methods import EverySecond, Ragged
 
@@ -35,7 +35,7 @@ def test_keeping_everything_changes_no_bit(family: str, sizes: Sizes, positions:
 def test_cache_and_batch_change_nothing(family: str, sizes: Sizes, method: Method, positions: str) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, sizes)
     with eadp.attach(model, method=method, positions=positions) as pruned:
-        tokens, logits = answers(model, **inputs)
+        _tokens, logits = answers(model, **inputs)
         together = pruned.last
         _, uncached = answers(model, **inputs, use_cache=False)
         torch.testing.assert_close(logits, uncached, rtol=1e-4, atol=1e-4)

@@ -9,7 +9,7 @@ import pytest
 import tiny
 import torch
 import transformers as hf
-from hookfree import SPECIAL_IDS, answers, shortened
+from by_hand import SPECIAL_IDS, answers, shortened
 from prompts import IMAGES, every_family
 from simple_methods import EverySecond, Pairs, Ragged
 from torch import Tensor
@@ -23,7 +23,7 @@ def pruning(family: str, **settings: Any) -> eadp.Pruned:
 
 def generate(family: str, inputs: dict[str, Any], **settings: Any) -> Tensor:
     model = tiny.model(family)
-    defaults = dict(max_new_tokens=6, do_sample=False, suppress_tokens=SPECIAL_IDS)
+    defaults = {"max_new_tokens": 6, "do_sample": False, "suppress_tokens": SPECIAL_IDS}
     return model.generate(**inputs, **defaults | settings)[:, inputs["input_ids"].shape[1] :]
 
 
@@ -123,7 +123,11 @@ def test_second_turn_on_the_same_cache(family: str, positions: str, rows: int) -
         more = ids.shape[1] - inputs["input_ids"].shape[1]
         grown = {
             name: torch.cat([value, torch.full((rows, more), fill)], dim=1)
-            for name, fill in {"attention_mask": 1, "mm_token_type_ids": 0, "token_type_ids": int(family == "paligemma")}.items()
+            for name, fill in {
+                "attention_mask": 1,
+                "mm_token_type_ids": 0,
+                "token_type_ids": int(family == "paligemma"),
+            }.items()
             if (value := inputs.get(name)) is not None
         }
         _, at_once = answers(model, **inputs | grown | {"input_ids": ids})
@@ -181,7 +185,7 @@ def test_labels_and_backward(family: str, padding: str) -> None:
 
 @every_family
 def test_merged_tokens_are_sums_of_rows(family: str) -> None:
-    """Merging by hand: the kept rows of the vision side's output, DeepStack's too, are replaced before plain `generate`."""
+    """Merging by hand: the kept rows of the features, DeepStack's too, are replaced before plain `generate`."""
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:1])
     with eadp.attach(model, method=Pairs()) as pruned:
         _, logits = answers(model, **inputs)
@@ -201,7 +205,11 @@ def test_merged_tokens_are_sums_of_rows(family: str) -> None:
 
 
 def flattened(features: Any) -> list[Tensor]:
-    return [features] if isinstance(features, Tensor) and features.ndim == 2 else [x for y in features for x in flattened(y)]
+    return (
+        [features]
+        if isinstance(features, Tensor) and features.ndim == 2
+        else [x for y in features for x in flattened(y)]
+    )
 
 
 def paired(rows: Tensor, slots: Tensor) -> Tensor:

@@ -116,54 +116,54 @@ def test_unknown_families_are_named() -> None:
     assert set(FAMILIES) == set(tiny.FAMILIES)
 
 
-VICUNA = dict(model_type="llama", vocab_size=32064, max_position_embeddings=4096)
-CLIP_L = dict(
-    model_type="clip_vision_model",
-    hidden_size=1024,
-    intermediate_size=4096,
-    num_hidden_layers=24,
-    num_attention_heads=16,
-    image_size=336,
-    patch_size=14,
-    projection_dim=768,
-)
+VICUNA = {"model_type": "llama", "vocab_size": 32064, "max_position_embeddings": 4096}
+CLIP_L = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 336,
+    "patch_size": 14,
+    "projection_dim": 768,
+}
 NEXT_PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
-SIGLIP_SO = dict(
-    model_type="siglip_vision_model",
-    hidden_size=1152,
-    intermediate_size=4304,
-    num_hidden_layers=26,
-    num_attention_heads=16,
-    image_size=384,
-    patch_size=14,
-    vision_use_head=False,
-)
-QWEN2_7B = dict(
-    hidden_size=3584,
-    intermediate_size=18944,
-    num_hidden_layers=28,
-    num_attention_heads=28,
-    num_key_value_heads=4,
-    vocab_size=152064,
-)
-QWEN2_3B = dict(
-    hidden_size=2048,
-    intermediate_size=11008,
-    num_hidden_layers=36,
-    num_attention_heads=16,
-    num_key_value_heads=2,
-    vocab_size=151936,
-)
-QWEN3_8B = dict(
-    hidden_size=4096,
-    intermediate_size=12288,
-    num_hidden_layers=36,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    vocab_size=151936,
-)
-MROPE_25 = dict(rope_parameters=dict(rope_type="default", rope_theta=1e6, mrope_section=[16, 24, 24]))
-MROPE_3 = dict(rope_parameters=dict(rope_type="default", rope_theta=5e6, mrope_section=[24, 20, 20]))
+SIGLIP_SO = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 16,
+    "image_size": 384,
+    "patch_size": 14,
+    "vision_use_head": False,
+}
+QWEN2_7B = {
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+}
+QWEN2_3B = {
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+}
+QWEN3_8B = {
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 151936,
+}
+MROPE_25 = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}}
+MROPE_3 = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20]}}
 
 
 def llava(pixels: Any, **asked: Any) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def llava(pixels: Any, **asked: Any) -> dict[str, Any]:
 
 def qwen(grid: list[int], depth: int) -> dict[str, Any]:
     patches = torch.empty(grid[0] * grid[1] * grid[2], depth, device="meta")
-    return dict(pixel_values=patches, image_grid_thw=torch.tensor([grid]))
+    return {"pixel_values": patches, "image_grid_thw": torch.tensor([grid])}
 
 
 FULL_SIZE: dict[str, tuple[hf.PreTrainedConfig, dict[str, Any], list[tuple[int, int]]]] = {
@@ -197,20 +197,20 @@ FULL_SIZE: dict[str, tuple[hf.PreTrainedConfig, dict[str, Any], list[tuple[int, 
     ),
     "qwen2.5-vl-3b": (
         hf.Qwen2_5_VLConfig(
-            vision_config=dict(hidden_size=1280, out_hidden_size=2048), text_config=QWEN2_3B | MROPE_25
+            vision_config={"hidden_size": 1280, "out_hidden_size": 2048}, text_config=QWEN2_3B | MROPE_25
         ),
         qwen([1, 72, 72], 3 * 2 * 14 * 14),
         [(36, 36)],
     ),
     "qwen2.5-vl-7b": (
         hf.Qwen2_5_VLConfig(
-            vision_config=dict(hidden_size=1280, out_hidden_size=3584), text_config=QWEN2_7B | MROPE_25
+            vision_config={"hidden_size": 1280, "out_hidden_size": 3584}, text_config=QWEN2_7B | MROPE_25
         ),
         qwen([1, 72, 72], 3 * 2 * 14 * 14),
         [(36, 36)],
     ),
     "qwen3-vl-8b": (
-        hf.Qwen3VLConfig(vision_config=dict(out_hidden_size=4096), text_config=QWEN3_8B | MROPE_3),
+        hf.Qwen3VLConfig(vision_config={"out_hidden_size": 4096}, text_config=QWEN3_8B | MROPE_3),
         qwen([1, 64, 64], 3 * 2 * 16 * 16),
         [(32, 32)],
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
-from hookfree import answers, shortened
+from by_hand import answers, shortened
 from simple_methods import EverySecond
 from torch.nn import functional as F
 

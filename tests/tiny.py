@@ -24,26 +24,33 @@ Size = tuple[int, ...]
 Segment = tuple[list[int], dict[str, Any]]
 """The ids that stand for a picture, and what the model gets of it besides."""
 
-TEXT = dict(
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    vocab_size=VOCABULARY,
-    max_position_embeddings=4096,
-    pad_token_id=IDS["<pad>"],
-    bos_token_id=IDS["<s>"],
-    eos_token_id=IDS["</s>"],
-)
-TOWER = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2)
+TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 4096,
+    "pad_token_id": IDS["<pad>"],
+    "bos_token_id": IDS["<s>"],
+    "eos_token_id": IDS["</s>"],
+}
+TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2}
 CLIP = dict(TOWER, model_type="clip_vision_model", image_size=28, patch_size=7, projection_dim=16)
 SIGLIP = dict(TOWER, model_type="siglip_vision_model", patch_size=4, vision_use_head=False)
 LLAMA, QWEN2 = dict(TEXT, model_type="llama"), dict(TEXT, model_type="qwen2")
-IMAGE, VIDEO = dict(image_token_index=IDS["<image>"]), dict(video_token_index=IDS["<video>"])
-MROPE = dict(TEXT, rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3]))
-QWEN_VISION = dict(depth=3, hidden_size=32, intermediate_size=48, num_heads=2, patch_size=4, out_hidden_size=64)
+IMAGE, VIDEO = {"image_token_index": IDS["<image>"]}, {"video_token_index": IDS["<video>"]}
+MROPE = dict(TEXT, rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]})
+QWEN_VISION = {
+    "depth": 3,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 2,
+    "patch_size": 4,
+    "out_hidden_size": 64,
+}
 QWEN_TOKENS = {
     f"{name}_token_id": IDS[f"<|{token}|>"]
     for name, token in {
@@ -53,12 +60,12 @@ QWEN_TOKENS = {
         "vision_end": "vision_end",
     }.items()
 }
-IDEFICS = dict(
-    image_token_id=IDS["<image>"],
-    vision_config=dict(TOWER, image_size=24, patch_size=4),
-    text_config=LLAMA,
-    scale_factor=2,
-)
+IDEFICS = {
+    "image_token_id": IDS["<image>"],
+    "vision_config": dict(TOWER, image_size=24, patch_size=4),
+    "text_config": LLAMA,
+    "scale_factor": 2,
+}
 
 CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
     "llava": (hf.LlavaConfig, dict(vision_config=CLIP, text_config=LLAMA, **IMAGE)),
@@ -98,26 +105,26 @@ CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
     ),
     "internvl": (
         hf.InternVLConfig,
-        dict(
-            vision_config=dict(TOWER, model_type="internvl_vision", image_size=[24, 24], patch_size=[4, 4]),
-            text_config=QWEN2,
-            image_token_id=IDS["<IMG_CONTEXT>"],
-        ),
+        {
+            "vision_config": dict(TOWER, model_type="internvl_vision", image_size=[24, 24], patch_size=[4, 4]),
+            "text_config": QWEN2,
+            "image_token_id": IDS["<IMG_CONTEXT>"],
+        },
     ),
     "idefics3": (hf.Idefics3Config, IDEFICS),
     "smolvlm": (hf.SmolVLMConfig, IDEFICS),
     "gemma3": (
         hf.Gemma3Config,
-        dict(
-            vision_config=dict(SIGLIP, image_size=32),
-            text_config=dict(
+        {
+            "vision_config": dict(SIGLIP, image_size=32),
+            "text_config": dict(
                 TEXT, sliding_window=9, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
             ),
-            mm_tokens_per_image=16,
-            image_token_index=IDS["<image_soft_token>"],
-            boi_token_index=IDS["<start_of_image>"],
-            eoi_token_index=IDS["<end_of_image>"],
-        ),
+            "mm_tokens_per_image": 16,
+            "image_token_index": IDS["<image_soft_token>"],
+            "boi_token_index": IDS["<start_of_image>"],
+            "eoi_token_index": IDS["<end_of_image>"],
+        },
     ),
     "paligemma": (
         hf.PaliGemmaConfig,
@@ -215,9 +222,13 @@ def _collated(family: str, pictures: list[dict[str, Any]], prompts: Sequence[Seq
 def _segment(family: str) -> Callable[[Any, Size, torch.Generator], Segment]:
     if family.startswith("llava_"):
         return _anyres
-    return {"qwen2_5_vl": _qwen, "qwen3_vl": _qwen, "internvl": _internvl, "idefics3": _idefics, "smolvlm": _idefics}.get(
-        family, _fixed
-    )
+    return {
+        "qwen2_5_vl": _qwen,
+        "qwen3_vl": _qwen,
+        "internvl": _internvl,
+        "idefics3": _idefics,
+        "smolvlm": _idefics,
+    }.get(family, _fixed)
 
 
 def _fixed(base: Any, size: Size, generator: torch.Generator) -> Segment:

@@ -20,9 +20,8 @@ VOCABULARY = len(IDS)
 PINPOINTS = [[28, 56], [56, 28], [56, 56], [28, 84], [84, 28]]
 
 
-@cache
-def tokenizer() -> hf.PreTrainedTokenizerFast:
-    """Byte by byte, so that every text reads back exactly."""
+def tokenizer(**named: str) -> hf.PreTrainedTokenizerFast:
+    """Byte by byte, so that every text reads back exactly. named: special tokens that get a name of their own."""
     letters = {token: index for token, index in IDS.items() if token not in SPECIAL}
     raw = Tokenizer(models.BPE(vocab=letters, merges=[]))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -34,10 +33,127 @@ def tokenizer() -> hf.PreTrainedTokenizerFast:
         bos_token="<s>",
         eos_token="</s>",
         unk_token="<unk>",
-        extra_special_tokens=list(SPECIAL),
+        extra_special_tokens=named or list(SPECIAL),
         padding_side="left",
     )
 
 
+def _template(opening: str, image: str, closing: str, answer: str) -> str:
+    """A chat template in the wording of the real ones. A message is an image, a text, or parts of both."""
+    return (
+        "{% for message in messages %}"
+        f"{{% if message['role'] == 'user' %}}{opening}"
+        "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+        f"{{% if part['type'] == 'image' %}}{image}{{% else %}}{{{{ part['text'] }}}}{{% endif %}}"
+        "{% endfor %}{% endif %}"
+        f"{closing}{{% else %}}{answer}{{{{ message['content'] }}}}{closing}{{% endif %}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{answer}{{% endif %}}"
+    )
+
+
+VICUNA = _template("USER: ", "<image>\n", " ", "ASSISTANT:")
+CHATML = "<|im_start|>user\n", "<|im_end|>\n", "<|im_start|>assistant\n"
+QWEN = _template(CHATML[0], "<|vision_start|><|image_pad|><|vision_end|>", *CHATML[1:])
+ONEVISION = _template("<|im_start|>user ", "<image>\n", "<|im_end|>", "<|im_start|>assistant\n")
+INTERNVL = _template(CHATML[0], "<IMG_CONTEXT>\n", *CHATML[1:])
+IDEFICS = _template("<|im_start|>User:", "<image>", "<end_of_utterance>\n", "Assistant:")
+GEMMA = _template("<start_of_turn>user\n", "<start_of_image>", "<end_of_turn>\n", "<start_of_turn>model\n")
+
+
+@cache
 def processor(family: str) -> Any:
-    raise NotImplementedError
+    """The family's own processor at the tiny models' sizes. Clips need torchvision, so only images."""
+    build = {
+        "llava": _llava,
+        "llava_next": _llava_next,
+        "llava_onevision": _llava_onevision,
+        "qwen2_5_vl": _qwen,
+        "qwen3_vl": _qwen,
+        "internvl": _internvl,
+        "idefics3": _idefics3,
+        "gemma3": _gemma3,
+        "paligemma": _paligemma,
+    }[family]
+    return build(family)
+
+
+def _images_only(kind: type) -> type:
+    """Processors of images and clips insist on a part for clips, which needs torchvision."""
+
+    def check(self: Any, name: str, part: Any) -> Any:
+        return None if part is None else kind.check_argument_for_proper_class(self, name, part)
+
+    return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
+
+
+def _side(pixels: int) -> dict[str, Any]:
+    return {"do_center_crop": False, "size": {"height": pixels, "width": pixels}}
+
+
+def _llava(family: str) -> Any:
+    return hf.LlavaProcessor(
+        hf.CLIPImageProcessorPil(**_side(28)),
+        tokenizer(),
+        patch_size=7,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=VICUNA,
+    )
+
+
+def _llava_next(family: str) -> Any:
+    return hf.LlavaNextProcessor(
+        hf.LlavaNextImageProcessorPil(
+            size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}, image_grid_pinpoints=PINPOINTS
+        ),
+        tokenizer(),
+        patch_size=7,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=VICUNA,
+    )
+
+
+def _llava_onevision(family: str) -> Any:
+    return _images_only(hf.LlavaOnevisionProcessor)(
+        hf.LlavaOnevisionImageProcessorPil(
+            size={"height": 28, "width": 28}, image_grid_pinpoints=[*PINPOINTS, [112, 112]]
+        ),
+        tokenizer(),
+        num_image_tokens=49,
+        vision_feature_select_strategy="full",
+        chat_template=ONEVISION,
+    )
+
+
+def _qwen(family: str) -> Any:
+    kind = hf.Qwen2_5_VLProcessor if family == "qwen2_5_vl" else hf.Qwen3VLProcessor
+    images = hf.Qwen2VLImageProcessorPil(
+        patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}
+    )
+    return _images_only(kind)(images, tokenizer(), chat_template=QWEN)
+
+
+def _internvl(family: str) -> Any:
+    images = hf.GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}, crop_to_patches=True, max_patches=4)
+    named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
+    return _images_only(hf.InternVLProcessor)(
+        images, tokenizer(**named, video_token="<video>"), image_seq_length=9, chat_template=INTERNVL
+    )
+
+
+def _idefics3(family: str) -> Any:
+    images = hf.Idefics3ImageProcessorPil(size={"longest_edge": 48}, max_image_size={"longest_edge": 24})
+    return hf.Idefics3Processor(images, tokenizer(), image_seq_len=9, chat_template=IDEFICS)
+
+
+def _gemma3(family: str) -> Any:
+    images = hf.Gemma3ImageProcessorPil(size={"height": 32, "width": 32})
+    named = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+    return hf.Gemma3Processor(images, tokenizer(**named), image_seq_length=16, chat_template=GEMMA)
+
+
+def _paligemma(family: str) -> Any:
+    images = hf.SiglipImageProcessorPil(size={"height": 16, "width": 16})
+    images.image_seq_length = 16
+    return hf.PaliGemmaProcessor(images, tokenizer())

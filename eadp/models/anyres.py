@@ -1,7 +1,7 @@
 """Images cut into crops: the whole image first, then the crops, joined again with a newline after each row.
 
-The models unpad the joined crops: rows or columns that show no image go. Which crop and cell each packed token came from
-is read off by packing a tensor of numbers in place of the features.
+The models unpad the joined crops: rows or columns that show no image go. Which crop and cell each packed token came
+from is read off by packing a tensor of numbers in place of the features.
 """
 
 from __future__ import annotations

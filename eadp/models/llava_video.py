@@ -1,7 +1,7 @@
 """LLaVA-Video on LLaVA-OneVision's classes: frames pooled by average to 13×13, a newline after each row.
 
-LLaVA-Video-7B-Qwen2 has OneVision's architecture, so its weights load into `LlavaOnevisionForConditionalGeneration` under
-other names (those of the stock class on the right):
+LLaVA-Video-7B-Qwen2 has OneVision's architecture, so its weights load into `LlavaOnevisionForConditionalGeneration`
+under other names (those of the stock class on the right):
 
     model.vision_tower.vision_tower.vision_model.*   model.vision_tower.*
     model.mm_projector.0.*, model.mm_projector.2.*   model.multi_modal_projector.linear_1.*, linear_2.*

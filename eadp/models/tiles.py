@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -20,21 +21,23 @@ def whole_first(tiles: int, cells: int, layout: Layout | None = None) -> Picture
 
 
 class InternVL(Family):
-    """All tiles of an image stand in one run of placeholders, between `<img>` and `</img>`. How they lie on the image is
-    not told to the model, so a picture has no layout. Frames of a clip are pictures of their own."""
+    """All tiles of an image stand in one run of placeholders, between `<img>` and `</img>`.
+
+    The model is not told how they lie on the image, so a picture has no layout. Frames are pictures of their own.
+    """
 
     types = ("internvl",)
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
         cells = seen.lengths[0]
-        return [
-            whole_first(len(run) // cells, cells) for row in range(len(prompt.places)) for run in prompt.runs(row)
-        ]
+        return [whole_first(len(run) // cells, cells) for row in range(len(prompt.places)) for run in prompt.runs(row)]
 
 
 class Idefics3(Family):
-    """Each tile is a run of placeholders behind a mark: where it lies, or that it is the whole image, which ends the
-    image. Frames of a clip are pictures of their own."""
+    """Each tile is a run of placeholders behind a mark: where it lies, or that it is the whole image, the last one.
+
+    Frames are pictures of their own.
+    """
 
     types = ("idefics3", "smolvlm")
     text_name = "text_model"
@@ -61,6 +64,6 @@ class Idefics3(Family):
     def _layout(self, tiles: list[Tensor]) -> Layout | None:
         """Rows and columns of the tiles. Between two of a row stand the two tokens of a mark, between rows a line break
         too."""
-        gaps = [int(after[0] - before[-1]) - 1 for before, after in zip(tiles, tiles[1:], strict=False)]
+        gaps = [int(after[0] - before[-1]) - 1 for before, after in itertools.pairwise(tiles)]
         rows = 1 + sum(gap > 2 for gap in gaps)
         return (rows, len(tiles) // rows) if tiles and len(tiles) % rows == 0 else None

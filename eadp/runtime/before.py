@@ -7,6 +7,7 @@ mask translated, and most not even that.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +88,7 @@ class BeforeLanguageModel:
         self._call = Call(ids, kwargs.get("inputs_embeds"), outputs)
         if kwargs.get("cu_seq_lens_q") is not None or not isinstance(cache, Cache | None):
             raise ValueError(
-                "packed sequences and continuous batching cannot be pruned; detach first, or generate with ordinary batches"
+                "packed sequences and continuous batching cannot be pruned; detach, or generate in ordinary batches"
             )
         if outputs or any(kwargs.get(name) is not None for name in PIXELS):
             return None
@@ -147,7 +148,9 @@ class BeforeLanguageModel:
     def _choose(self, call: Call, embeddings: Tensor, mask: Mask) -> Choice:
         seen = [(getattr(output, SEEN, None), output) for output in call.outputs.values()]
         if any(each is None for each, _ in seen):
-            raise ValueError("mm_encoder_outputs from before eadp.attach do not say what their images were; make them anew")
+            raise ValueError(
+                "mm_encoder_outputs from before eadp.attach do not say what their images were; make them anew"
+            )
         beams = max(len(output.pooler_output) // len(each.lengths) for each, output in seen)
         ids = None if call.ids is None else call.ids[::beams].cpu()
         valid = segment(mask, embeddings.shape[1])
@@ -215,6 +218,7 @@ class BeforeLanguageModel:
             valid=seen,
             padded=past.padded or (valid is not None and not bool(valid.all())),
             shift=shift,
+            owner=weakref.ref(self.family.base),
         )
         self._plan = Plan(plan, ledger, turned)
         return shortened

@@ -138,8 +138,8 @@ class Chooser:
         for picture in pictures:
             if picture.states is None or picture.arrange is None:
                 raise ValueError(
-                    f"{type(guide).__name__} aligns hidden states of the vision tower, and this model has none that lie "
-                    "in a space shared with text; give a guide with space='language', such as EmbeddingGuide"
+                    f"{type(guide).__name__} aligns hidden states of the vision tower, and this model has none that "
+                    "lie in a space shared with text; give a guide with space='language', such as EmbeddingGuide"
                 )
             aligned.append(picture.arrange(guide.align(picture.states)))
         return torch.cat(aligned)

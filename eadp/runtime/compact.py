@@ -93,8 +93,5 @@ def visible(mask: Tensor) -> Tensor:
 def within(mask: Tensor, window: int) -> Tensor:
     """A 4-D mask of equally many queries and keys, cut to a sliding window of the last `window` keys."""
     queries, keys = mask.shape[-2:]
-    far = (
-        torch.arange(keys, device=mask.device)[None, :]
-        <= torch.arange(queries, device=mask.device)[:, None] - window
-    )
+    far = torch.arange(keys, device=mask.device)[None, :] <= torch.arange(queries, device=mask.device)[:, None] - window
     return mask.masked_fill(far, hidden(mask.dtype))

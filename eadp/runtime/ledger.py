@@ -7,13 +7,16 @@ between the two, so it answers `get_seq_length` with the logical length (`genera
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from functools import cache as memoize
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache
+
+from eadp.runtime.hooks import MARK
 
 
 @dataclass
@@ -25,6 +28,7 @@ class Ledger:
     valid:   B×settled, false for padding; None where there is none.
     padded:  whether a pruned prefill had padding, kept or not.
     shift:   B, how far positions lag behind the logical ones because they were renumbered; None where they were not.
+    owner:   the model whose hooks translate masks for this cache.
     """
 
     offset: int = 0
@@ -32,6 +36,7 @@ class Ledger:
     valid: Tensor | None = None
     padded: bool = False
     shift: Tensor | None = None
+    owner: weakref.ref[nn.Module] | None = None
 
     def each(self, index: Tensor) -> None:
         """Reorder the rows."""
@@ -69,11 +74,14 @@ class _Ledgered:
         return _stock(self).get_seq_length(layer_idx) + self.ledger.offset
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
+        owner = self.ledger.owner and self.ledger.owner()
+        if owner is not None and MARK not in vars(owner):
+            raise RuntimeError("this cache was filled while the model was pruned; attach again to go on from it")
         return _stock(self).get_seq_length(layer_idx)
 
     def reset(self) -> None:
         _stock(self).reset()
-        self.ledger = Ledger()
+        self.ledger = Ledger(owner=self.ledger.owner)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         _stock(self).reorder_cache(beam_idx)

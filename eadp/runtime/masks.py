@@ -50,7 +50,9 @@ def prefilled(
     if full is None or full.ndim == 2:
         return valid
     if start:
-        raise ValueError("a new image on a static cache that already holds something cannot be placed; use a dynamic one")
+        raise ValueError(
+            "a new image on a static cache that already holds something cannot be placed; use a dynamic one"
+        )
     square = plan.square(full)
     if not isinstance(mask, dict):
         return _widened(square, plan, cache, sliding=False)

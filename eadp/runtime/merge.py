@@ -51,5 +51,3 @@ def deepstack(
         shortened.append(layer[keep[there].to(layer.device)])
     there = plan.columns(there)
     return (there if plan.valid is None else there & plan.valid.to(there.device)), shortened
-
-
