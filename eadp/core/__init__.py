@@ -1,6 +1,7 @@
 """The mathematics: pure tensors, nothing of transformers, each formula of the paper by its name."""
 
 from eadp.core.blocks import cover_by_quota, cover_by_share
+from eadp.core.density import density_peaks
 from eadp.core.diversity import Picks, dpp, max_min
 from eadp.core.facility import FacilityLocation, facility_location
 from eadp.core.quotas import allocate
@@ -26,6 +27,7 @@ __all__ = [
     "allocate",
     "cover_by_quota",
     "cover_by_share",
+    "density_peaks",
     "dpp",
     "facility_location",
     "max_min",

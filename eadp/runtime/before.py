@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,12 +18,14 @@ from transformers import Cache
 
 from eadp.core import Selection
 from eadp.models.family import Family, Picture, Prompt
-from eadp.runtime.choose import Choice, Chooser, place
+from eadp.runtime.choose import Choice, Chooser, Placed, place
 from eadp.runtime.compact import Compaction
 from eadp.runtime.hooks import SEEN, Hooks, Watch
+from eadp.runtime.inside import InsideLanguageModel
 from eadp.runtime.ledger import Ledger, keep_ledger, ledger_of
-from eadp.runtime.masks import Mask, continued, flat, prefilled, segment
+from eadp.runtime.masks import Mask, continued, flat, joined, prefilled, segment
 from eadp.runtime.merge import deepstack, merged
+from eadp.runtime.passes import Prompted
 from eadp.runtime.positions import Positions, counting, logical, repacked
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -33,11 +35,12 @@ PIXELS = ("pixel_values", "pixel_values_videos")
 
 @dataclass
 class Call:
-    """One forward of the base model. outputs: of the vision side, by modality."""
+    """One forward of the base model. outputs: of the vision side, by modality. mask: as it was given."""
 
     ids: Tensor | None
     embeddings: Tensor | None
     outputs: dict[str, Any]
+    mask: Mask
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,25 @@ class BeforeLanguageModel:
     """Prunes the visual tokens of a model as long as its hooks are in place."""
 
     def __init__(
-        self, family: Family, chooser: Chooser, positions: Positions, question: Callable[[int, Tensor | None], str]
+        self,
+        family: Family,
+        chooser: Chooser,
+        positions: Positions,
+        question: Callable[[int, Tensor | None], str],
+        inside: InsideLanguageModel | None = None,
     ) -> None:
         self.family = family
         self.chooser = chooser
         self.positions = positions
         self.question = question
+        self.inside = inside
         self.last: list[Selection] = []
         self.pictures: list[Picture] = []
         self.columns: Tensor | None = None
+        self._owner = weakref.ref(family.base)
         self._call: Call | None = None
         self._plan: Plan | None = None
+        self._placed: list[Placed] = []
 
     def install(self, hooks: Hooks) -> None:
         base, text = self.family.base, self.family.text_model
@@ -76,6 +87,8 @@ class BeforeLanguageModel:
         hooks.before(text, self._shorten)
         hooks.after(text, self._lengthen)
         hooks.before(text.get_submodule("rotary_emb"), self._turn)
+        if self.inside is not None:
+            self.inside.install(hooks)
 
     # The base model.
 
@@ -85,7 +98,7 @@ class BeforeLanguageModel:
         if not isinstance(outputs, dict):
             raise ValueError("mm_encoder_outputs must be a dict by modality, as generate makes it")
         outputs = {modality: output for modality, output in outputs.items() if output is not None}
-        self._call = Call(ids, kwargs.get("inputs_embeds"), outputs)
+        self._call = Call(ids, kwargs.get("inputs_embeds"), outputs, kwargs.get("attention_mask"))
         if kwargs.get("cu_seq_lens_q") is not None or not isinstance(cache, Cache | None):
             raise ValueError(
                 "packed sequences and continuous batching cannot be pruned; detach, or generate in ordinary batches"
@@ -129,10 +142,21 @@ class BeforeLanguageModel:
                 )
             choice = self._choose(call, kwargs["inputs_embeds"], kwargs.get("attention_mask"))
             self.last, self.columns = choice.selections, choice.keep
+            shortened = kwargs if choice.changes_nothing else self._shortened(kwargs, choice, ledger or Ledger(), start)
+            if self.inside is not None:
+                prompted = self._prompted(shortened, kwargs.get("attention_mask"), choice, ledger or Ledger(), start)
+                plan = None if self._plan is None else self._plan.compaction
+                self.inside.begin(prompted, self._placed, choice, plan)
             if not choice.changes_nothing:
-                return args, self._shortened(kwargs, choice, ledger or Ledger(), start)
+                return args, shortened
+        elif ledger is not None and self.inside is not None:
+            self.inside.resume(kwargs.get("attention_mask") if call is None else call.mask, ledger)
         if ledger is None:
             return None
+        if ledger.deeper and self.inside is None:
+            raise ValueError(
+                "this cache was cut between the layers of the language model; attach a method that prunes inside it to go on"
+            )
         kwargs = {**kwargs} if self.family.makes_masks else self._continued(kwargs, ledger, kwargs["inputs_embeds"])
         if ledger.shift is not None:
             rows, length = kwargs["inputs_embeds"].shape[:2]
@@ -166,7 +190,7 @@ class BeforeLanguageModel:
             prompts[modality] = Prompt(ids, [row.nonzero().flatten() for row in there])
         with torch.no_grad():
             placed = place(self.family, seen, prompts)
-            self.pictures = [each.picture for each in placed]
+            self._placed, self.pictures = placed, [each.picture for each in placed]
             choice = self.chooser.choose(placed, embeddings[::beams].detach(), question)
         return choice.repeated(beams)
 
@@ -195,9 +219,7 @@ class BeforeLanguageModel:
             coordinates = turned[-3:] if turned.ndim == 3 else turned.expand(3, -1, -1)
             count, turned = torch.cat([count[None], coordinates]), None
 
-        earlier = flat(mask)
-        if earlier is not None and earlier.ndim == 2:
-            earlier = earlier[:, : start + past.offset]
+        earlier = self._earlier(mask, past, start)
         seen = joined(past.physical(earlier, rows, start, device) if start else None, plan, start)
         cache = kwargs.get("past_key_values")
         window = getattr(self.family.text_model.config, "sliding_window", None)
@@ -218,10 +240,28 @@ class BeforeLanguageModel:
             valid=seen,
             padded=past.padded or (valid is not None and not bool(valid.all())),
             shift=shift,
-            owner=weakref.ref(self.family.base),
+            owner=self._owner,
         )
         self._plan = Plan(plan, ledger, turned)
         return shortened
+
+    def _earlier(self, mask: Mask, past: Ledger, start: int) -> Tensor | None:
+        """B×logical, the 2-D mask of what came before this call."""
+        mask = flat(mask)
+        return mask[:, : start + past.offset] if mask is not None and mask.ndim == 2 else mask
+
+    def _prompted(self, shortened: dict[str, Any], mask: Mask, choice: Choice, past: Ledger, start: int) -> Prompted:
+        length = choice.keep.shape[1]
+        valid = segment(mask, length) if self._plan is None else self._plan.compaction.valid
+        return Prompted(
+            embeddings=shortened["inputs_embeds"].detach(),
+            mask=shortened.get("attention_mask"),
+            valid=None if valid is None or bool(valid.all()) else valid,
+            past=past,
+            start=start,
+            earlier=self._earlier(mask, past, start),
+            length=length,
+        )
 
     def _turn(self, rotary: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Masks are made from an unbroken count, rotations from the positions that the tokens have."""
@@ -234,21 +274,25 @@ class BeforeLanguageModel:
 
     def _lengthen(self, text: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         plan, self._plan = self._plan, None
-        if plan is None or output is None:
+        prefill = None if self.inside is None else self.inside.end()
+        if output is None or (plan is None and prefill is None):
             return None
-        if output.past_key_values is not None:
-            keep_ledger(output.past_key_values, plan.ledger)
-        output.last_hidden_state = plan.compaction.restore(output.last_hidden_state)
-        if output.hidden_states is not None:
-            output.hidden_states = tuple(plan.compaction.restore(states) for states in output.hidden_states)
+        cache = output.past_key_values
+        ledger = ledger_of(cache) if plan is None else plan.ledger
+        if prefill is not None:
+            self.last, self.columns = prefill.selections(self.last), prefill.columns(self.columns, self._placed)
+            prefill.restore(output)
+            if prefill.ledgers:
+                ledger = replace(ledger or Ledger(owner=self._owner), deeper=tuple(prefill.ledgers))
+        if cache is not None and ledger is not None:
+            keep_ledger(cache, ledger)
+        if plan is not None:
+            restore(output, plan.compaction)
         return output
 
 
-def joined(settled: Tensor | None, plan: Compaction, start: int) -> Tensor | None:
-    """B×(start + P), which physical columns are no padding; None where all are."""
-    if settled is None and plan.valid is None:
-        return None
-    now = plan.valid if plan.valid is not None else torch.ones_like(plan.index, dtype=torch.bool)
-    if settled is None:
-        settled = now.new_ones(len(now), start)
-    return torch.cat([settled.to(now.device), now], dim=1)
+def restore(output: Any, plan: Compaction) -> None:
+    """Everything that the language model gives back to the length of the prompt."""
+    output.last_hidden_state = plan.restore(output.last_hidden_state)
+    if output.hidden_states is not None:
+        output.hidden_states = tuple(plan.restore(states) for states in output.hidden_states)

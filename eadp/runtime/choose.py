@@ -37,11 +37,12 @@ class Placed:
 
 @dataclass(frozen=True)
 class Choice:
-    """keep: B×L, false for the columns that go."""
+    """keep: B×L, false for the columns that go. beams: rows of the batch that are one and the same prompt."""
 
     keep: Tensor
     merges: list[Merge]
     selections: list[Selection]
+    beams: int = 1
 
     @property
     def changes_nothing(self) -> bool:
@@ -52,7 +53,7 @@ class Choice:
         if times == 1:
             return self
         merges = [replace(merge, row=merge.row * times + beam) for merge in self.merges for beam in range(times)]
-        return replace(self, keep=self.keep.repeat_interleave(times, dim=0), merges=merges)
+        return replace(self, keep=self.keep.repeat_interleave(times, dim=0), merges=merges, beams=times)
 
 
 def place(family: Family, seen: Iterable[tuple[Seen, Any]], prompts: dict[str, Prompt]) -> list[Placed]:
@@ -89,7 +90,7 @@ class Chooser:
         keep = torch.ones(embeddings.shape[:2], dtype=torch.bool)
         merges, selections = [], []
         texts: dict[int, TextGuide] = {}
-        for group in self._groups(placed):
+        for group in self.groups(placed):
             row = group[0].row
             if self.guide is not None and row not in texts:
                 texts[row] = self.guide.encode(question(row))
@@ -100,11 +101,11 @@ class Chooser:
                 merges.append(Merge(row, columns, columns[kept], selection.merge))
             parts = split(selection, [each.picture for each in group])
             for each, part in zip(group, parts, strict=True):
-                keep[row, each.columns] = self._stays(each.picture, part.indices.cpu())
+                keep[row, each.columns] = self.stays(each.picture, part.indices.cpu())
             selections += parts
         return Choice(keep, merges, selections)
 
-    def _groups(self, placed: list[Placed]) -> list[list[Placed]]:
+    def groups(self, placed: list[Placed]) -> list[list[Placed]]:
         """The pictures that share a budget."""
         if self.budget_over == "image":
             return [[each] for each in placed]
@@ -144,7 +145,7 @@ class Chooser:
             aligned.append(picture.arrange(guide.align(picture.states)))
         return torch.cat(aligned)
 
-    def _stays(self, picture: Picture, kept: Tensor) -> Tensor:
+    def stays(self, picture: Picture, kept: Tensor) -> Tensor:
         """length: the slots that stay: the kept tokens, and the newlines of rows that still have one."""
         stays = torch.ones(picture.length, dtype=torch.bool)
         stays[picture.slots] = False

@@ -29,6 +29,7 @@ class Ledger:
     padded:  whether a pruned prefill had padding, kept or not.
     shift:   B, how far positions lag behind the logical ones because they were renumbered; None where they were not.
     owner:   the model whose hooks translate masks for this cache.
+    deeper:  the layers from which on the cache holds still fewer tokens, with what is to be remembered there.
     """
 
     offset: int = 0
@@ -37,6 +38,11 @@ class Ledger:
     padded: bool = False
     shift: Tensor | None = None
     owner: weakref.ref[nn.Module] | None = None
+    deeper: tuple[tuple[int, Ledger], ...] = ()
+
+    def at(self, layer: int) -> Ledger:
+        """What is to be remembered of one layer of the cache."""
+        return next((ledger for first, ledger in reversed(self.deeper) if first <= layer), self)
 
     def each(self, index: Tensor) -> None:
         """Reorder the rows."""
@@ -44,12 +50,16 @@ class Ledger:
             value = getattr(self, name)
             if value is not None:
                 setattr(self, name, value.index_select(0, index.to(value.device)))
+        for _, ledger in self.deeper:
+            ledger.each(index)
 
     def repeat(self, times: int) -> None:
         for name in ("valid", "shift"):
             value = getattr(self, name)
             if value is not None:
                 setattr(self, name, value.repeat_interleave(times, dim=0))
+        for _, ledger in self.deeper:
+            ledger.repeat(times)
 
     def physical(self, mask: Tensor | None, rows: int, length: int, device: torch.device) -> Tensor | None:
         """The 2-D mask over `length` physical columns. mask: B×logical, or None for no padding."""
@@ -71,7 +81,7 @@ class _Ledgered:
     ledger: Ledger
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return _stock(self).get_seq_length(layer_idx) + self.ledger.offset
+        return _stock(self).get_seq_length(layer_idx) + self.ledger.at(layer_idx).offset
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         owner = self.ledger.owner and self.ledger.owner()

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, Cache
 
 from eadp.runtime.compact import visible
 from eadp.runtime.hooks import Hooks
@@ -78,6 +78,11 @@ class Heads:
         if self.mask is not None:
             sees = sees & visible(self.mask[:, None, None, :keys]).to(queries.device)
         return sees
+
+    def of(self, row: int) -> Heads:
+        """Those of one row of the batch."""
+        mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[row : row + 1]
+        return replace(self, query=self.query[row : row + 1], key=self.key[row : row + 1], mask=mask)
 
     def segments(self, bounds: Tensor) -> list[Heads]:
         """One call over several sequences side by side, cut into one for each. bounds: where they begin and end."""
@@ -144,6 +149,43 @@ class AttentionProbe:
         if self._leave_again is not None:
             self._leave_again()
             self._leave_again = None
+
+
+def ahead(layer: nn.Module, states: Tensor, settings: dict[str, Any]) -> Heads:
+    """The heads that a decoder layer would attend by, up to which it is run and no further; its cache stays as it is."""
+    seen: list[Heads] = []
+
+    def stop(heads: Heads) -> None:
+        seen.append(heads)
+        raise _Seen
+
+    hooks = Hooks()
+    AttentionProbe(layer.get_submodule("self_attn"), stop).install(hooks)
+    cache = settings.get("past_key_values")
+    try:
+        layer.forward(states, **{**settings, "past_key_values": None if cache is None else _Unwritten(cache)})
+    except _Seen:
+        pass
+    finally:
+        hooks.undo()
+    return seen[0]
+
+
+class _Seen(Exception):
+    """The layer came to its attention."""
+
+
+class _Unwritten:
+    """Answers like a cache to which the new keys were added, without adding them."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        layer = self._cache.layers[layer_idx]
+        if not layer.is_initialized or layer.get_seq_length() == 0:
+            return keys, values
+        return torch.cat([layer.keys, keys], dim=2), torch.cat([layer.values, values], dim=2)
 
 
 @contextmanager
