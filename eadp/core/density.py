@@ -11,9 +11,9 @@ NOISE = 1e-6
 def density_peaks(points: Tensor, clusters: int, neighbours: int = 5, seed: int = 0) -> Tensor:
     """n, the cluster (0 … clusters − 1) of each of n points.
 
-    With d_ij the distance over √c: density ρ_i = exp(−mean of d_ij² over the k nearest), δ_i = the distance to the nearest
-    denser point (the farthest point for the densest), and the points of largest ρ·δ are the centres. Every other point
-    joins its nearest centre. Equal densities are told apart by a little seeded noise.
+    With d_ij the distance over √c: density ρ_i = exp(−mean of d_ij² over the k nearest), δ_i = the distance to the
+    nearest denser point (for the densest, to the farthest point), and the points of largest ρ·δ are the centres. Every
+    other point joins its nearest centre. Equal densities are told apart by a little seeded noise.
     """
     n = len(points)
     if clusters >= n:

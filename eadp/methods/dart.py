@@ -15,13 +15,13 @@ from eadp.methods.inside import Cut, InsideMethod, LayerView, highest
 
 @dataclass(frozen=True)
 class DART(InsideMethod):
-    """At the input of layer K, pivots are the visual tokens and the words of largest L1 key norm. Each pivot in turn keeps
-    its share of the tokens that are left: those whose hidden states are least similar to its own.
+    """At the input of layer K, pivots are the visual tokens and the words of largest L1 key norm. Each pivot in turn
+    keeps its share of the tokens that are left: those whose hidden states are least similar to its own.
 
     Paper: "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More" (EMNLP 2025).
-    Defaults: K = 2, four pivots of each kind. Where the facts leave a choice: keys are those of layer K − 1, the last that
-    were computed; visual pivots come first, each kind by falling norm; T tokens over P pivots are ⌊T/P⌋ each, and the first
-    T mod P keep one more; pivots are candidates like all others. K scales with the depth of the model.
+    Defaults: K = 2, four pivots of each kind. Where that leaves a choice: keys are those of layer K − 1 as its cache
+    holds them, after RoPE; visual pivots come first, each kind by falling norm; of T tokens each of P pivots keeps
+    ⌊T/P⌋, and the first T mod P one more; pivots are candidates like all others. K scales with the model's depth.
     """
 
     name: ClassVar[str] = "dart"

@@ -112,17 +112,17 @@ class InsideMethod(Method):
         def mean_of(after: int) -> float:
             return layer_mean(self._at(self.counts(after, total), depth), total, depth)
 
-        most = bisect_right(range(1, total + 1), mean, key=mean_of)
+        most = bisect_right([*range(1, total + 1)], float(mean), key=mean_of)
         if most == 0:
             lowest = self._at(self.counts(1, total), depth)
             raise ValueError(
-                f"{self.name} cannot reach a mean of {mean} tokens over {depth} layers: the first {lowest[0].layer} see "
-                f"all {total}. The lowest it can reach is {mean_of(1):.1f}, with {lowest[-1].keep} left after the last cut"
+                f"{self.name} cannot reach a mean of {mean} tokens over {depth} layers: the first {lowest[0].layer} "
+                f"see all {total}. The lowest it can reach is {mean_of(1):.1f}, with 1 left after the last cut"
             )
         return self._at(self.counts(most, total), depth)
 
     def counts(self, after: int, total: int) -> tuple[int, ...]:
-        """Tokens left after each cut, `after` of them after the last: each of S cuts leaves the same share, (T/N)^(1/S)."""
+        """Tokens left after each of S cuts, T = `after` after the last: each leaves the same share, (T/N)^(1/S)."""
         steps = len(self.layers)
         return tuple(max(1, round(total * (after / total) ** (step / steps))) for step in range(1, steps + 1))
 

@@ -16,7 +16,7 @@ class PyramidDrop(InsideMethod):
     attend most in the next layer.
 
     Paper: "PyramidDrop: Accelerating Your Large Vision-Language Models via Pyramid Visual Redundancy Reduction" (CVPR
-    2025). Defaults: the paper's. Deviations: layers scale with the depth of the model; with `keep` each cut leaves the
+    2025). Defaults: the paper's. Deviations: layers scale with the model's depth; with `keep` each cut leaves the
     same share, which at 1/8 is the default.
     """
 

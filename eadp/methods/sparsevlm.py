@@ -22,15 +22,15 @@ _KNOTS = np.array([(0, 0, 0), PUBLISHED[64], PUBLISHED[128], PUBLISHED[192], (PU
 
 @dataclass(frozen=True)
 class SparseVLM(InsideMethod):
-    """Words whose input embeddings fit the image better than the mean word rate its tokens by their attention. After each
+    """Words whose input embeddings fit the image better than the mean word rate its tokens by their attention. At each
     cut the best of the dropped tokens are clustered, and each cluster comes back as one token, its mean.
 
     Paper: "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference" (ICML 2025). Defaults:
-    layers 2, 6, 15, the three published tables, recycling of 30 % into tenths. With the recycled tokens the tables' means
-    over 32 layers are 191.1, 127.7 and 63.9, so `keep` is a mean over layers by default.
-    Where the facts leave a choice: between the tables the counts are interpolated by what is left in the end (with none at
-    zero and all at 576); clusters are ⌊⌊0.3·p⌋/10⌋ of p dropped tokens, no more than are kept; a recycled token stands where
-    the highest-scoring member of its cluster stood. Layers scale with the depth of the model.
+    layers 2, 6, 15, the three published tables, recycling of 30 % into tenths. With the recycled tokens the tables'
+    means over 32 layers are 191.1, 127.7 and 63.9, so `keep` is a mean over layers by default.
+    Where that leaves a choice: between the tables, counts are interpolated by what is left in the end (nothing at 0,
+    all at 576); p dropped tokens come back as ⌊⌊0.3·p⌋/10⌋ clusters, no more than are kept; a recycled token stands
+    where the highest-scoring member of its cluster stood. Layers scale with the model's depth.
     """
 
     name: ClassVar[str] = "sparsevlm"
@@ -88,7 +88,7 @@ class SparseVLM(InsideMethod):
         ranked = scores.sort(descending=True, stable=True).indices
         again = ranked[kept : kept + int(self.recycle * (len(scores) - kept) + 1e-9)]
         weights = torch.zeros(cut.keep, len(scores), device=scores.device)
-        weights[range(kept), ranked[:kept]] = 1
+        weights[torch.arange(kept), ranked[:kept]] = 1
         heads = [ranked[:kept]]
         if back:
             cluster = density_peaks(view.visual[again], back, seed=self.seed)

@@ -68,7 +68,7 @@ def attach(
     if MARK in vars(family.base):
         raise RuntimeError("this model is pruned already; detach it first")
     text = _guide(model, processor, guide, before) if before is not None and "text" in before.needs else None
-    return Pruned(family, before, inside, text, processor, question, positions, budget_over, keep_newlines)
+    return Pruned(model, family, before, inside, text, processor, question, positions, budget_over, keep_newlines)
 
 
 def _chain(
@@ -112,6 +112,7 @@ class Pruned:
 
     def __init__(
         self,
+        model: nn.Module,
         family: Family,
         before: Method | None,
         inside: InsideMethod | None,
@@ -131,7 +132,7 @@ class Pruned:
         self._asked: Sequence[str] | str | None = None
         self._hooks = Hooks()
         chooser = Chooser(before or Everything(), guide, budget_over, keep_newlines)
-        cutting = None if inside is None else InsideLanguageModel(family, inside, chooser)
+        cutting = None if inside is None else InsideLanguageModel(model, family, inside, chooser)
         self._pruning = BeforeLanguageModel(family, chooser, positions, self._question_of, cutting)
         self._hooks.override(family.base, MARK, self)
         self._pruning.install(self._hooks)

@@ -155,7 +155,8 @@ class BeforeLanguageModel:
             return None
         if ledger.deeper and self.inside is None:
             raise ValueError(
-                "this cache was cut between the layers of the language model; attach a method that prunes inside it to go on"
+                "this cache was cut between the layers of the language model; "
+                "attach a method that prunes inside it to go on"
             )
         kwargs = {**kwargs} if self.family.makes_masks else self._continued(kwargs, ledger, kwargs["inputs_embeds"])
         if ledger.shift is not None:

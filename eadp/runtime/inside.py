@@ -1,15 +1,15 @@
 """Pruning inside the language model: its layers pass on fewer tokens than they got.
 
 A prefill is cut at the input of some layers: hidden states, position embeddings, masks, and so what the caches of the
-layers from there on get. Later calls on that cache find layers of unequal length, and get a mask for each. Layer 0 always
-sees everything that comes in.
+layers from there on get. Later calls on that cache find layers of unequal length, and get a mask for each. Layer 0
+always sees everything that comes in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,19 +41,22 @@ class Everything(Method):
 class InsideLanguageModel:
     """Cuts the visual tokens between the layers of a language model as long as its hooks are in place."""
 
-    def __init__(self, family: Family, method: InsideMethod, chooser: Chooser) -> None:
+    def __init__(self, model: nn.Module, family: Family, method: InsideMethod, chooser: Chooser) -> None:
+        self.model = model
         self.family = family
         self.method = method
         self.chooser = chooser
-        self.text: Any = family.text_model
-        self.layers = list(self.text.layers)[: self.text.config.num_hidden_layers]
+        self.text = cast(Any, family.text_model)
+        self.layers: list[nn.Module] = list(self.text.layers)[: self.text.config.num_hidden_layers]
         self._call: Prefill | Continuation | None = None
+        self._drafts = 0
 
     @property
     def depth(self) -> int:
         return len(self.layers)
 
     def install(self, hooks: Hooks) -> None:
+        hooks.before(self.model, self._count_drafts)
         for index, layer in enumerate(self.layers):
             hooks.before(layer, partial(self._enter, index))
         if self.method.attends == "previous":
@@ -66,56 +69,58 @@ class InsideLanguageModel:
     # Called around the language model as a whole.
 
     def begin(self, prompted: Prompted, placed: list[Placed], choice: Choice, plan: Compaction | None) -> None:
-        """A prefill starts. choice: what a method before the language model kept; plan: what that did to the columns."""
+        """A prefill starts. choice: what a method before the language model kept; plan: what that did to columns."""
         if self.text.training and getattr(self.text, "gradient_checkpointing", False):
             raise ValueError(
                 f"{self.method.name} cannot cut layers that run a second time for their gradients; "
                 "turn gradient checkpointing off, or prune before the language model"
             )
-        beams = choice.beams
-        rests = self._remaining(prompted, placed, choice, plan, beams)
+        rests = self._remaining(prompted, placed, choice, plan)
         config, own_masks = self.text.config, self.family.makes_masks
-        self._call = Prefill(prompted, rests, beams, self.method, self.chooser, config, own_masks)
+        self._call = Prefill(prompted, rests, choice.beams, self.method, self.chooser, config, own_masks)
 
     def resume(self, mask: Mask, ledger: Ledger) -> None:
-        """A call without pictures goes on from a cache. mask: over the whole sequence, as if nothing had been dropped."""
+        """A call without pictures goes on from a cache. mask: over the whole sequence, as if nothing had gone."""
         self._call = Continuation(self.text.config, mask, ledger) if ledger.deeper else None
 
     def end(self) -> Prefill | None:
         """The call is over; the prefill, if it was one."""
-        call, self._call = self._call, None
+        call, self._call, self._drafts = self._call, None, 0
         return call if isinstance(call, Prefill) else None
 
     def _remaining(
-        self, prompted: Prompted, placed: list[Placed], choice: Choice, plan: Compaction | None, beams: int
+        self, prompted: Prompted, placed: list[Placed], choice: Choice, plan: Compaction | None
     ) -> list[Remaining]:
-        selections = iter(choice.selections)
-        length = prompted.embeddings.shape[1]
         fill = None if plan is None else plan.fill.cpu()
-        valid = None if prompted.valid is None else prompted.valid.cpu()
-        text: dict[int, Tensor] = {}
-        groups = []
+        prompt = torch.ones(prompted.embeddings.shape[:2], dtype=torch.bool)
+        if prompted.valid is not None:
+            prompt &= prompted.valid.cpu()
+        if self._drafts:
+            prompt[:, -self._drafts :] = False
+        words, groups, selections = prompt.clone(), [], iter(choice.selections)
         for group in self.chooser.groups(placed):
-            rests = []
+            groups.append(list[Rest]())
             for each in group:
-                row = each.row * beams
+                row = each.row * choice.beams
                 columns = each.columns if fill is None else fill[row, each.columns]
                 there = choice.keep[row, each.columns]
-                rests.append(Rest(each.picture, row, columns, there, next(selections).indices.cpu()))
-                words = text.setdefault(
-                    row, torch.ones(length, dtype=torch.bool) if valid is None else valid[row].clone()
-                )
-                words[columns[there]] = False
-            groups.append(rests)
-        return [self._group(rests, text[rests[0].row], valid) for rests in groups]
+                words[row, columns[there]] = False
+                groups[-1].append(Rest(each.picture, row, columns, there, next(selections).indices.cpu()))
+        return [self._group(rests, prompt[rests[0].row], words[rests[0].row]) for rests in groups]
 
-    def _group(self, rests: list[Rest], words: Tensor, valid: Tensor | None) -> Remaining:
+    def _group(self, rests: list[Rest], prompt: Tensor, words: Tensor) -> Remaining:
+        """prompt: P₀, true for what is no padding; words: for what is no picture either."""
         tokens = torch.cat([rest.tokens for rest in rests])
         text = words.nonzero().flatten()
         behind = text[text > int(tokens.max())]
-        last = len(words) - 1 if valid is None else int(valid[rests[0].row].nonzero().max())
         cuts = {cut.layer: cut for cut in self.method.cuts(len(tokens), self.depth)}
-        return Remaining(rests, cuts, tokens, behind if len(behind) else text, last)
+        return Remaining(rests, cuts, tokens, behind if len(behind) else text, int(prompt.nonzero().max()))
+
+    def _count_drafts(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Assisted decoding lets the first guesses of its helper follow the prompt in the prefill itself. They are no
+        part of the prompt, and show in how many logits are asked for: its last token's and those of each guess."""
+        asked, cache = kwargs.get("logits_to_keep"), kwargs.get("past_key_values")
+        self._drafts = asked - 1 if isinstance(asked, int) and asked > 1 and cache is not None else 0
 
     # The layers.
 

@@ -84,7 +84,7 @@ def kind_of(config: Any, layer: int) -> str:
 
 
 def gathered(mask: Tensor, plan: Compaction, config: Any, cache: Cache | None, layer: int) -> Tensor:
-    """The mask of one layer for the P tokens that are left of a prefill. mask: 4-D, of the layers that see everything."""
+    """The mask of one layer for the P tokens that are left of a prefill. mask: 4-D, of layers that see everything."""
     square = plan.square(mask)
     if kind_of(config, layer) == SLIDING:
         square = within(square, config.sliding_window)

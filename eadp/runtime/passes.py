@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache
-from transformers.utils import ModelOutput
 
 from eadp.core import Selection
 from eadp.methods.inside import InsideMethod
@@ -73,7 +72,8 @@ class Prefill:
         self.method = method
         self.chooser = chooser
         self.config = config
-        self.layout = Compaction.identity(*prompted.embeddings.shape[:2], prompted.valid, prompted.embeddings.device)
+        rows, length = prompted.embeddings.shape[:2]
+        self.layout = Compaction.identity(rows, length, prompted.valid, prompted.embeddings.device)
         self.steps: list[Step] = []
         self.heads: Heads | None = None
         self.notes: dict[int, tuple[str, ...]] = {}
@@ -119,20 +119,19 @@ class Prefill:
             cut = rest.cut_at(index)
             if cut is None:
                 continue
-            row, where = rest.row, self.layout.fill[rest.row]
+            row, where = rest.row, self.layout.fill[rest.row].cpu()
             view = View(rest, states[row], self.prompted.embeddings[row], where, heads.of(row), past)
-            tokens = where.cpu()[rest.tokens]
+            tokens = where[rest.tokens]
             selection = exact(self.method.choose(cut, view), cut, len(tokens))
             kept = selection.indices.cpu()
             same = range(row, row + self.beams)
             if selection.merge is not None:
                 merges += [Merge(beam, tokens, tokens[kept], selection.merge) for beam in same]
             gone = rest.shrink(kept, self.chooser.stays, index)
-            keep[same.start : same.stop, where.cpu()[gone]] = False
+            keep[same.start : same.stop, where[gone]] = False
             self.notes[number] = (*self.notes.get(number, ()), *selection.notes)
             self.scores.setdefault(number, selection.scores)
-        keep = keep.to(states.device)
-        valid = self.layout.valid
+        keep, valid = keep.to(self.layout.index.device), self.layout.valid
         return Step(index, keep, Compaction.of(keep if valid is None else keep & valid), merges)
 
     def _settings(self, index: int, states: Tensor, settings: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +180,7 @@ class Prefill:
 
     # After the last layer.
 
-    def restore(self, output: ModelOutput) -> None:
+    def restore(self, output: Any) -> None:
         """Everything back to the P₀ columns of the first layer."""
         if not self.steps:
             return
@@ -208,7 +207,7 @@ class Prefill:
     def selections(self, before: list[Selection]) -> list[Selection]:
         """What stayed in the end, picture by picture. before: what came in."""
         depth = self.config.num_hidden_layers
-        parts = []
+        parts: list[Selection] = []
         for number, rest in enumerate(self.rests):
             notes, scores = self.notes.get(number, ()), self.scores.get(number)
             parts += rest.selections(before[len(parts) :], self.method.name, depth, notes, scores)

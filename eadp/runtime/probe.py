@@ -1,8 +1,8 @@
 """Attention rows of one module, whatever attention implementation runs it.
 
-sdpa and flash attention never form the attention matrix, and asking for it would change what runs. A probe only looks at
-the queries and keys on their way into the stock attention function, which then does its work as always: outputs stay the
-same bit for bit. Of the matrix just the rows that someone wants are computed.
+sdpa and flash attention never form the attention matrix, and asking for it would change what runs. A probe only looks
+at the queries and keys on their way into the stock attention function, which then does its work as always: outputs stay
+the same bit for bit. Of the matrix just the rows that someone wants are computed.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class Heads:
 class AttentionProbe:
     """Shows `see` the heads of every call of one attention module, while its hooks are in place.
 
-    Attention modules look up their attention function by a name in their configuration. For the time of a call the module
-    gets a copy of its configuration with a name of ours, under which a function is found that shows the heads and hands
-    over to the stock one. Between calls nothing is changed. A packed call (Qwen's towers under flash attention) is shown
-    sequence by sequence, as the other implementations call it.
+    Attention modules look up their attention function by a name in their configuration. For the time of a call the
+    module gets a copy of its configuration with a name of ours, under which a function is found that shows the heads
+    and hands over to the stock one. Between calls nothing is changed. A packed call (Qwen's towers under flash
+    attention) is shown sequence by sequence, as the other implementations call it.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class AttentionProbe:
 
 
 def ahead(layer: nn.Module, states: Tensor, settings: dict[str, Any]) -> Heads:
-    """The heads that a decoder layer would attend by, up to which it is run and no further; its cache stays as it is."""
+    """The heads by which a decoder layer would attend: it is run up to there and no further, and its cache stays."""
     seen: list[Heads] = []
 
     def stop(heads: Heads) -> None:
@@ -182,7 +182,7 @@ class _Unwritten:
         self._cache = cache
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        layer = self._cache.layers[layer_idx]
+        layer: Any = self._cache.layers[layer_idx]
         if not layer.is_initialized or layer.get_seq_length() == 0:
             return keys, values
         return torch.cat([layer.keys, keys], dim=2), torch.cat([layer.values, values], dim=2)

@@ -153,7 +153,7 @@ class View:
         self._past = past
 
     def _now(self, columns: Tensor) -> Tensor:
-        return self._where[columns.to(self._where.device)]
+        return self._where[columns]
 
     @cached_property
     def _visual_now(self) -> Tensor:
@@ -177,11 +177,11 @@ class View:
 
     @property
     def visual_inputs(self) -> Tensor:
-        return self._inputs[self._rest.inputs.to(self._inputs.device)]
+        return self._inputs[self._rest.inputs]
 
     @property
     def text_inputs(self) -> Tensor:
-        return self._inputs[self._rest.text.to(self._inputs.device)]
+        return self._inputs[self._rest.text]
 
     def attention(self, words: Tensor | None = None) -> Tensor:
         asked = torch.tensor([self._rest.last]) if words is None else self._rest.text[words.cpu()]
