@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -61,6 +62,19 @@ def save(name: str, result: dict[str, Any]) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"machine": machine(), **result}, indent=1) + "\n")
     return path
+
+
+def write_into(page: Path, name: str, text: str) -> None:
+    """Put `text` between the marks `<!-- name: … -->` and `<!-- end -->` of a page."""
+    marks = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+    old = page.read_text()
+    if not marks.search(old):
+        raise ValueError(f"{page} has no place marked {name}")
+    page.write_text(marks.sub(lambda found: found[1] + text.rstrip() + "\n" + found[2], old))
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
 def image_like(rows: int, columns: int, width: int, seed: int = 0) -> torch.Tensor:

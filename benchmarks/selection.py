@@ -9,11 +9,11 @@ run, in CPU time, on one thread; what is reported are medians and ratios.
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import common
@@ -89,7 +89,7 @@ def case(blocks: int, grid: core.Grid, share: int, repeats: int) -> dict[str, An
         problems.append((core.token_similarity(common.image_like(*grid, 64, block)), weights))
     loop_keep = min(keep, LOOP_PICKS) if n > 4096 else keep
     calls: dict[str, Callable[[], object]] = {
-        OURS: lambda: [core.facility_location(s, w, keep) for s, w in problems],
+        OURS: lambda: [core.facility_location(s, w, keep, symmetric=True) for s, w in problems],
         LOOP: lambda: [published_loop(s, w, loop_keep) for s, w in problems],
     }
     if n <= 4096:
@@ -106,13 +106,17 @@ def case(blocks: int, grid: core.Grid, share: int, repeats: int) -> dict[str, An
     return {"blocks": blocks, "n": n, "k": keep, "ms": times, "loop_scaled": loop_keep != keep}
 
 
-def targets(rows: list[dict[str, Any]], repeats: int) -> list[tuple[str, str, float]]:
+def targets(repeats: int) -> list[tuple[str, str, float]]:
     """What was to be reached, and what this run reached."""
 
     def row(n: int, k: int) -> dict[str, float]:
         s = core.token_similarity(common.image_like(32, 32, 64))
         w = torch.rand(n, generator=torch.Generator().manual_seed(0)) ** 2
-        calls = {OURS: lambda: core.facility_location(s, w, k), LOOP: lambda: published_loop(s, w, k), **peers(s, w, k)}
+        calls = {
+            OURS: lambda: core.facility_location(s, w, k, symmetric=True),
+            LOOP: lambda: published_loop(s, w, k),
+            **peers(s, w, k),
+        }
         return common.medians(common.interleaved(calls, repeats))
 
     found: list[tuple[str, str, float]] = []
@@ -125,7 +129,8 @@ def targets(rows: list[dict[str, Any]], repeats: int) -> list[tuple[str, str, fl
     s, w = core.token_similarity(f), torch.rand(1024) ** 2
     ms = common.medians(
         common.interleaved(
-            {"select": lambda: core.facility_location(s, w, 128), "matmul": lambda: f @ f.T}, 2 * repeats
+            {"select": lambda: core.facility_location(s, w, 128, symmetric=True), "matmul": lambda: f @ f.T},
+            2 * repeats,
         )
     )
     found.append(("N=1024 d=1024 K=128: selection / similarity matmul", "≤ 0.25", ms["select"] / ms["matmul"]))
@@ -148,8 +153,9 @@ def large() -> None:
     """In a process of its own: CPU seconds of one selection at N=10,816, K=600, and the peak memory of the process."""
     s, w = core.token_similarity(common.image_like(104, 104, 64)), torch.rand(104 * 104) ** 2
     core.facility_location(s[:64, :64].contiguous(), w[:64], 8)  # compiled, or fetched from numba's cache
-    ms = common.interleaved({OURS: lambda: core.facility_location(s, w, 600)}, 3)[OURS]
-    print(min(ms) / 1000, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)
+    ms = common.interleaved({OURS: lambda: core.facility_location(s, w, 600, symmetric=True)}, 3)[OURS]
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(min(ms) / 1000, int(peak.split()[1]) * 1024 / 1e9)
 
 
 def plot(rows: list[dict[str, Any]]) -> None:
@@ -177,41 +183,56 @@ def plot(rows: list[dict[str, Any]]) -> None:
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("ms of CPU time, one thread")
-    axes[-1].legend(frameon=False, fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     for kind in ("png", "svg"):
         figure.savefig(common.IMAGES / f"selection.{kind}", dpi=150)
 
 
 def main(quick: bool = False, repeats: int = 7, large_only: bool = typer.Option(False, "--large", hidden=True)) -> None:
-    """Measure, print, and write benchmarks/results/selection.json and docs/img/selection.{png,svg}."""
+    """Measure, print, and write benchmarks/results/selection.json, docs/selection.md and docs/img/selection.*"""
     common.one_thread()
     if large_only:
         return large()
     cases = [(b, g, s) for b, g in CASES for s in SHARES if g[0] < 100 or s == 18]
     cases = [c for c in cases if not quick or (c[0] == 1 and c[1][0] < 100)]
     rows = [case(*c, repeats if c[1][0] < 100 else 1) for c in track(cases, "measuring")]
-    table = Table("tokens", "K a block", "ours, ms", *(f"{name} / ours" for name in (LOOP, TORCH, APRICOT, SUBMODLIB)))
-    for row in rows:
-        ratios = [
-            f"{row['ms'][name] / row['ms'][OURS]:.0f}×" if name in row["ms"] else "–" for name in list(COLOURS)[1:]
-        ]
-        by_name = dict(zip(list(COLOURS)[1:], ratios, strict=True))
-        mark = "~" if row["loop_scaled"] else ""
-        name = f"{row['blocks']}×{row['n']}" if row["blocks"] > 1 else str(row["n"])
-        shown = [mark + by_name[LOOP], by_name[TORCH], by_name[APRICOT], by_name[SUBMODLIB]]
-        table.add_row(name, str(row["k"]), f"{row['ms'][OURS]:.2f}", *shown)
+    head = ["tokens", "K a block", "ours, ms", *(f"{name} / ours" for name in (LOOP, TORCH, APRICOT, SUBMODLIB))]
+    body = [line(row) for row in rows]
     console = Console()
-    console.print(table)
-    result: dict[str, Any] = {"cases": rows}
-    if not quick:
-        reached = targets(rows, repeats)
-        summary = Table("what", "asked", "reached")
-        for what, asked, value in reached:
-            summary.add_row(what, asked, f"{value:.2f}")
-        console.print(summary)
-        result["targets"] = [{"what": w, "asked": a, "reached": v} for w, a, v in reached]
-        plot(rows)
-        console.print(f"written: {common.save('selection', result).relative_to(common.ROOT)}, docs/img/selection.png")
+    console.print(as_table(head, body))
+    if quick:
+        return
+    reached = targets(repeats)
+    summary = [[what, asked, f"{value:.2f}"] for what, asked, value in reached]
+    console.print(as_table(["what", "asked", "reached"], summary))
+    plot(rows)
+    path = common.save(
+        "selection",
+        {"cases": rows, "targets": [dict(zip(("what", "asked", "reached"), r, strict=True)) for r in reached]},
+    )
+    note = (
+        "Medians of interleaved runs in CPU time, one thread of a shared machine; no GPU was measured. "
+        "~: scaled from a few picks."
+    )
+    text = "\n\n".join([note, common.markdown(head, body), common.markdown(["what", "asked", "reached"], summary)])
+    common.write_into(common.ROOT / "docs" / "selection.md", "selection", text)
+    console.print(f"written: {path.relative_to(common.ROOT)}, docs/selection.md, docs/img/selection.png and .svg")
+
+
+def line(row: dict[str, Any]) -> list[str]:
+    """One case as ratios to ours."""
+    ms = row["ms"]
+    name = f"{row['blocks']}×{row['n']}" if row["blocks"] > 1 else str(row["n"])
+    ratios = [f"{ms[peer] / ms[OURS]:.0f}×" if peer in ms else "–" for peer in (LOOP, TORCH, APRICOT, SUBMODLIB)]
+    ratios[0] = "~" * row["loop_scaled"] + ratios[0]
+    return [name, str(row["k"]), f"{ms[OURS]:.2f}", *ratios]
+
+
+def as_table(head: list[str], rows: list[list[str]]) -> Table:
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from eadp.methods import Method
 from eadp.methods.eadp import EADP
 
 if TYPE_CHECKING:
-    from eadp.models.sign import diagnose_sign
     from eadp.runtime import Pruned, attach
+    from eadp.runtime.sign import diagnose_sign
 
 __all__ = [
     "EADP",
@@ -31,7 +31,7 @@ __all__ = [
 _NEED_TRANSFORMERS = {
     "attach": "eadp.runtime",
     "Pruned": "eadp.runtime",
-    "diagnose_sign": "eadp.models.sign",
+    "diagnose_sign": "eadp.runtime.sign",
 }
 
 

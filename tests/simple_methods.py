@@ -15,7 +15,7 @@ from eadp.methods import Method
 @dataclass(frozen=True)
 class EverySecond(Method):
     name = "test_every_second"
-    paper = "none"
+    citation = "none"
     step: int = 2
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
@@ -27,7 +27,7 @@ class Ragged(Method):
     """Keeps another number of tokens for every image."""
 
     name = "test_ragged"
-    paper = "none"
+    citation = "none"
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         score = tokens.features[:, 0].float()
@@ -40,7 +40,7 @@ class Pairs(Method):
     """Keeps every second token as the mean of itself and the next."""
 
     name = "test_pairs"
-    paper = "none"
+    citation = "none"
     merges = True
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
@@ -56,7 +56,7 @@ class Nearest(Method):
     """Keeps the tokens nearest to the question, exactly `keep`."""
 
     name = "test_nearest"
-    paper = "none"
+    citation = "none"
     needs = frozenset({"text"})
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:

@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 from by_hand import answers, shortened
-from prompts import Sizes, every_prompt
+from prompts import IMAGES, Sizes, every_family, every_prompt
 from simple_methods import EverySecond, Ragged
 
 import eadp
@@ -49,6 +49,19 @@ def test_cache_and_batch_change_nothing(family: str, sizes: Sizes, method: Metho
             single += pruned.last
     assert [each.indices.tolist() for each in single] == [each.indices.tolist() for each in together]
     assert any(len(each) < each.total for each in together)
+
+
+@every_family
+@pytest.mark.parametrize("order", [1, -1], ids=["first", "second"])
+def test_a_prompt_without_images_beside_one_with(family: str, order: int) -> None:
+    model, sizes = tiny.model(family), [IMAGES[family][0], []][::order]
+    inputs = tiny.inputs(family, sizes)
+    with eadp.attach(model, method=Ragged()) as pruned:
+        _, logits = answers(model, **inputs)
+        assert len(pruned.last) == 1
+        for row in range(2):
+            alone = tiny.inputs(family, sizes[row : row + 1], first=row)
+            torch.testing.assert_close(answers(model, **alone)[1][0], logits[row], rtol=1e-4, atol=1e-4)
 
 
 @every_prompt

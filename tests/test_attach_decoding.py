@@ -83,7 +83,13 @@ def test_static_cache(family: str) -> None:
 
 @every_family
 def test_assisted_by_prompt_lookup(family: str) -> None:
+    """The prompt ends as it went on before, so that the very first forward carries guesses, and is cropped."""
     inputs = tiny.inputs(family, IMAGES[family][:1])
+    inputs["input_ids"][:, -3:] = inputs["input_ids"][:, -8:-5]
+    for name in ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"):
+        if name in inputs:
+            fill = tiny.IDS["<pad>"] if name == "input_ids" else 0
+            inputs[name] = torch.nn.functional.pad(inputs[name], (4, 0), value=fill)
     with pruning(family):
         greedy = generate(family, inputs, max_new_tokens=12)
         assert torch.equal(generate(family, inputs, max_new_tokens=12, prompt_lookup_num_tokens=3), greedy)
@@ -136,6 +142,26 @@ def test_second_turn_on_the_same_cache(family: str, positions: str, rows: int) -
     torch.testing.assert_close(continued_logits, at_once, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "qwen3_vl", "gemma3"])
+def test_second_turn_on_a_static_cache(family: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
+    logits = []
+    for cache in (hf.DynamicCache(config=model.config), hf.StaticCache(config=model.config, max_cache_len=128)):
+        alone = tiny.inputs(family, IMAGES[family][:1])
+        with pruning(family, positions="repack"):
+            model.generate(**alone, max_new_tokens=1, past_key_values=cache, disable_compile=True)
+            ids = torch.cat([alone["input_ids"], torch.tensor([[40, 41, 42]])], dim=1)
+            more = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "past_key_values": cache}
+            logits.append(answers(model, **more, disable_compile=True)[1])
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+    cache = hf.StaticCache(config=model.config, max_cache_len=128)
+    with pruning(family):
+        model.generate(**inputs, max_new_tokens=1, past_key_values=cache, disable_compile=True)
+        ids = torch.cat([inputs["input_ids"], torch.tensor([[40, 41, 42]] * 2)], dim=1)
+        with pytest.raises(ValueError, match="dynamic cache"):
+            model.generate(input_ids=ids, past_key_values=cache, max_new_tokens=1, disable_compile=True)
+
+
 @pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision"])
 @pytest.mark.parametrize("positions", ["keep", "repack"])
 @pytest.mark.parametrize("rows", [1, 2])
@@ -178,9 +204,9 @@ def test_labels_and_backward(family: str, padding: str) -> None:
         target = by_hand["input_ids"][0, 1:]
         told = target < min(SPECIAL_IDS)
         logits = model(**by_hand, use_cache=True).logits[0, :-1]
-        total += float(torch.nn.functional.cross_entropy(logits[told], target[told], reduction="sum"))
+        total += torch.nn.functional.cross_entropy(logits[told], target[told], reduction="sum").item()
         count += int(told.sum())
-    assert float(out.loss) == pytest.approx(total / count, rel=1e-4)
+    assert out.loss.item() == pytest.approx(total / count, rel=1e-4)
 
 
 @every_family

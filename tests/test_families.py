@@ -9,6 +9,7 @@ import pytest
 import tiny
 import torch
 import transformers as hf
+from by_hand import answers
 from prompts import CLIPS, IMAGES
 from simple_methods import EverySecond
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
@@ -107,6 +108,31 @@ def test_frames_are_blocks() -> None:
     assert [list(one.grids) for one in seen("qwen3_vl", CLIPS["qwen3_vl"])] == [[(2, 3)] * 2, [(2, 2)] * 3, [(2, 3)]]
     assert [list(one.grids) for one in seen("llava_onevision", CLIPS["llava_onevision"][:1])] == [[(4, 4)] * 3]
     assert [list(one.grids) for one in seen("llava_next_video", CLIPS["llava_next_video"][:1])] == [[(2, 2)] * 3]
+
+
+def test_pixtral_in_llavas_clothes() -> None:
+    """Images of their own sizes; the marks after their rows are text and stay."""
+    vision = dict(tiny.TOWER, model_type="pixtral", image_size=64, patch_size=4)
+    config = hf.LlavaConfig(
+        vision_config=vision,
+        text_config=tiny.LLAMA,
+        image_token_index=tiny.IDS["<image>"],
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+    )
+    torch.manual_seed(0)
+    model, image = hf.LlavaForConditionalGeneration(config).eval(), tiny.IDS["<image>"]
+    ids = torch.tensor([[40, *[*[image] * 5, 50] * 3, 41, *[*[image] * 4, 50] * 2, 42]])
+    inputs = {
+        "input_ids": ids,
+        "pixel_values": torch.randn(2, 3, 12, 20),
+        "image_sizes": torch.tensor([[12, 20], [8, 16]]),
+    }
+    with eadp.attach(model, method=EverySecond()) as pruned:
+        cached, uncached = (answers(model, **inputs, use_cache=use_cache)[1] for use_cache in (True, False))
+    torch.testing.assert_close(cached, uncached, rtol=1e-4, atol=1e-4)
+    assert [list(one.grids) for one in pruned.pictures] == [[(3, 5)], [(2, 4)]]
+    assert int(pruned.columns[:, : ids.shape[1]].sum()) == 8 + 4 + int((ids != image).sum())
 
 
 def test_unknown_families_are_named() -> None:

@@ -1,7 +1,10 @@
 """Guides put a question and visual tokens into one space, as the encoders they come from do."""
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from torch import nn
@@ -374,6 +377,20 @@ class TestGuideFor:
         states = torch.randn(4, 16)
         torch.testing.assert_close(guide.align(states), expected.align(states))
         assert not [warning for warning in recwarn if "post_layernorm" in str(warning.message)]
+
+    def test_a_model_whose_folder_carries_its_text_side_needs_no_checkpoint(self, clip, clip_tokenizer, tmp_path):
+        tiny_llava(clip).save_pretrained(tmp_path)
+        parts = ("text_model.", "text_projection.", "visual_projection.")
+        weights = {name: value for name, value in clip.state_dict().items() if name.startswith(parts)}
+        save_file(weights, tmp_path / "clip_text.safetensors")
+        (tmp_path / "clip_text.json").write_text(json.dumps({**clip.config.text_config.to_dict(), "sign": 1.0}))
+        model = LlavaForConditionalGeneration.from_pretrained(tmp_path)
+        guide = guide_for(model, clip_tokenizer)
+        expected = clip_guide(clip, clip_tokenizer)
+        torch.testing.assert_close(guide.encode(QUESTION).tokens, expected.encode(QUESTION).tokens)
+        torch.testing.assert_close(guide.encode(QUESTION).pooled, expected.encode(QUESTION).pooled)
+        assert guide.sign == 1
+        assert guide_for(model, clip_tokenizer, sign=-1).sign == -1
 
     def test_loads_in_the_models_dtype(self, clip, clip_folder):
         guide = guide_for(tiny_llava(clip).to(torch.bfloat16), None, clip_folder)

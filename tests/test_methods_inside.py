@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -182,7 +183,7 @@ def test_sparsevlm_takes_the_published_tables(mean: int, kept: tuple[int, ...], 
     assert [cut.layer for cut in cuts] == [2, 6, 15]
     assert layer_mean(cuts, 576, 32) == pytest.approx(actual, abs=0.05)
     there = [576, *(cut.keep for cut in cuts)]
-    assert tuple(method.split(*pair)[0] for pair in zip(there, there[1:], strict=False)) == kept
+    assert tuple(method.split(*pair)[0] for pair in pairwise(there)) == kept
     larger = SparseVLM(keep=mean * 5).cuts(2880, 32)
     assert layer_mean(larger, 2880, 32) == pytest.approx(5 * actual, rel=0.02)
 

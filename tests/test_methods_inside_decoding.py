@@ -207,6 +207,44 @@ def test_second_turn_on_the_same_cache(family: str, rows: int) -> None:
     torch.testing.assert_close(later, at_once, rtol=1e-4, atol=1e-4)
 
 
+@every_family
+def test_rows_of_a_cache_may_be_chosen_and_repeated(family: str) -> None:
+    """The prompts are of different length, so each layer's padding has to move with its row."""
+    model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
+    word = torch.tensor([[40], [50]])
+    mask = torch.cat([inputs["attention_mask"], torch.ones(2, 1, dtype=torch.long)], dim=1)
+    order = torch.tensor([1, 1, 0, 0])
+    with eadp.attach(model, method=method("pyramiddrop")):
+        caches = [model(**inputs, use_cache=True).past_key_values for _ in range(3)]
+        expected = model(input_ids=word, attention_mask=mask, past_key_values=caches[0]).logits
+        caches[1].batch_repeat_interleave(2)
+        caches[1].reorder_cache(torch.tensor([2, 3, 0, 1]))
+        caches[2].batch_select_indices(order)
+        for cache in caches[1:]:
+            moved = model(input_ids=word[order], attention_mask=mask[order], past_key_values=cache).logits
+            torch.testing.assert_close(moved, expected[order], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen3_vl", "internvl"])
+def test_a_cache_may_be_cropped_behind_its_pictures(family: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:1])
+    length = inputs["input_ids"].shape[1]
+    following = {"input_ids": torch.tensor([[40]]), "attention_mask": torch.ones(1, length - 2, dtype=torch.long)}
+    recording = Recording(of=method("pyramiddrop"))
+    with eadp.attach(model, method=recording):
+        cache = model(**inputs, use_cache=True).past_key_values
+        cache.crop(-3)
+        assert [cache.get_seq_length(layer) for layer in range(3)] == [length - 3] * 3
+        cropped = model(**following, past_key_values=cache).logits[:, -1]
+    ids = torch.cat([inputs["input_ids"][:, :-3], torch.tensor([[40]])], dim=1)
+    short = {key: value[:, :-2] for key, value in inputs.items() if value.shape == inputs["input_ids"].shape}
+    with eadp.attach(model, method=recording.frozen()):
+        at_once = model(**inputs | short | {"input_ids": ids}).logits[:, -1]
+        torch.testing.assert_close(cropped, at_once, rtol=1e-4, atol=1e-4)
+        with pytest.raises(ValueError, match="some were pruned"):
+            cache.crop(-(length - 5))
+
+
 @pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision"])
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
@@ -440,7 +478,7 @@ def test_a_prompt_that_ends_with_its_image(name: str) -> None:
 
 
 def test_a_chain_with_eadp() -> None:
-    """EADP keeps 8 of 16 tokens, PyramidDrop 4, 2 and 1 of these: over 8 layers (8 + 8 + 4 + 4 + 2 + 2 + 1 + 1)/8 = 3.75."""
+    """EADP keeps 8 of 16 tokens, PyramidDrop 4, 2 and 1 of these: (8 + 8 + 4 + 4 + 2 + 2 + 1 + 1)/8 = 3.75."""
     model, inputs = deep("llava"), tiny.inputs("llava", IMAGES["llava"])
     chain = [eadp.EADP(keep=8), PyramidDrop()]
     with eadp.attach(model, method=chain, guide=Guide("vision"), question="what is it?") as pruned:
@@ -453,7 +491,9 @@ def test_a_chain_with_eadp() -> None:
         assert "8 tokens, 4 from layer 2 of 8 on, 2 from layer 4 of 8 on, 1 from layer 6 of 8 on" in one.notes
 
 
-def flash(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any) -> Any:
+def flash(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
+) -> Any:
     """What flash attention does with its 2-D mask, slowly."""
     length, width = query.shape[2], key.shape[2]
     sees = torch.ones(length, width, dtype=torch.bool).tril(width - length)[None, None]

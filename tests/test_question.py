@@ -179,6 +179,18 @@ def test_plain_markers_in_a_template_of_special_tokens_are_the_users_own():
     assert ask("qwen", f"<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n") == turn
 
 
+def test_two_user_turns_in_a_row():
+    assert (
+        ask("smolvlm", f"<|im_start|>User:<image><end_of_utterance>\nUser:{QUESTION}<end_of_utterance>\n") == QUESTION
+    )
+    assert ask("qwen", f"<|im_start|>user\n<image><|im_start|>user\n{QUESTION}<|im_end|>") == QUESTION
+
+
+def test_a_system_prompt_of_smolvlm():
+    prompt = f"<|im_start|>System: Be kind.<end_of_utterance>\nUser:{TILES}{QUESTION}<end_of_utterance>\nAssistant:"
+    assert ask("smolvlm", prompt) == QUESTION
+
+
 def test_no_template():
     assert ask("llama", f"<s><image>{QUESTION}</s>") == QUESTION
 

@@ -2,9 +2,22 @@
 
 import pytest
 import torch
+from PIL import Image
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import (
+    CLIPImageProcessorPil,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+)
 
+import eadp
 from eadp.core import TextGuide, VisualTokens
-from eadp.models.sign import SIGNS, Localisation, cells_inside, localise, report_of
+from eadp.models.guides import EmbeddingGuide
+from eadp.runtime.sign import SIGNS, Localisation, cells_inside, localise, report_of
 
 BOX = (0.0, 0.0, 0.5, 0.5)
 
@@ -133,3 +146,79 @@ class TestReport:
     def test_it_is_the_same_each_time(self):
         pairs = [pair(0.1 * i, 0.5) for i in range(10)]
         assert report_of(pairs) == report_of(pairs)
+
+
+class TestDiagnoseSign:
+    @pytest.fixture
+    def llava(self):
+        """A LLaVA of 3×3 tokens an image, and its processor."""
+        torch.manual_seed(0)
+        size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+        words = ["<unk>", "<image>", "USER:", "ASSISTANT:", "the", "red", "cup"]
+        tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = WhitespaceSplit()
+        config = LlavaConfig(
+            vision_config=size | {"model_type": "clip_vision_model", "image_size": 42, "patch_size": 14},
+            text_config=size | {"model_type": "llama", "vocab_size": len(words)},
+            image_token_id=1,
+        )
+        processor = LlavaProcessor(
+            CLIPImageProcessorPil(size={"shortest_edge": 42}, crop_size={"height": 42, "width": 42}),
+            PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", extra_special_tokens=["<image>"]),
+            patch_size=14,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+            chat_template="USER: <image> {{ messages[0].content[1].text }} ASSISTANT:",
+        )
+        return LlavaForConditionalGeneration(config).eval(), processor
+
+    @pytest.fixture
+    def items(self):
+        pixels = torch.randint(256, (4, 42, 42, 3), dtype=torch.uint8).numpy()
+        return [(Image.fromarray(each), "the red cup", [BOX]) for each in pixels]
+
+    def test_it_measures_the_models_own_tokens(self, llava, items):
+        model, processor = llava
+        guide = EmbeddingGuide(model.get_input_embeddings(), processor)
+        report = eadp.diagnose_sign(model, processor, items, guide=guide)
+
+        text, pairs = guide.encode("the red cup"), []
+        for image, _, boxes in items:
+            pixels = processor.image_processor(image, return_tensors="pt").pixel_values
+            features = model.get_image_features(pixels).pooler_output[0].detach()
+            tokens = VisualTokens(features, features, [(3, 3)])
+            pairs.append(tuple(localise(text, tokens, boxes, sign) for sign in SIGNS))
+        expected = report_of(pairs)
+        assert report.by_sign == expected.by_sign
+        assert report.interval == expected.interval
+        assert report.guide_sign == +1
+
+    def test_the_model_is_given_back(self, llava, items):
+        model, processor = llava
+        guide = EmbeddingGuide(model.get_input_embeddings(), processor)
+        inputs = processor(images=[items[0][0]], text="USER: <image> the cup ASSISTANT:", return_tensors="pt")
+        before = model(**inputs).logits
+        eadp.diagnose_sign(model, processor, items, guide=guide)
+        assert torch.equal(model(**inputs).logits, before)
+
+    def test_a_prompt_of_ones_own(self, llava, items):
+        model, processor = llava
+        guide = EmbeddingGuide(model.get_input_embeddings(), processor)
+        default = eadp.diagnose_sign(model, processor, items, guide=guide)
+        processor.chat_template = None
+        with pytest.raises(ValueError, match="pass prompt="):
+            eadp.diagnose_sign(model, processor, items, guide=guide)
+        own = eadp.diagnose_sign(model, processor, items, guide=guide, prompt=lambda phrase: f"<image> {phrase}")
+        assert own == default
+
+    def test_a_processor_that_crops_moves_the_boxes(self, llava):
+        model, processor = llava
+        guide = EmbeddingGuide(model.get_input_embeddings(), processor)
+        with pytest.raises(ValueError, match="84×42 image by cropping or padding"):
+            eadp.diagnose_sign(model, processor, [(Image.new("RGB", (84, 42)), "cup", [BOX])], guide=guide)
+
+    def test_no_images(self, llava):
+        model, processor = llava
+        guide = EmbeddingGuide(model.get_input_embeddings(), processor)
+        with pytest.raises(ValueError, match="there are no images"):
+            eadp.diagnose_sign(model, processor, [], guide=guide)

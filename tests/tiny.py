@@ -18,7 +18,7 @@ import transformers as hf
 from tiny_processors import IDS, PINPOINTS, VOCABULARY, processor, tokenizer
 from torch import Tensor
 
-__all__ = ["FAMILIES", "VIDEO_FAMILIES", "inputs", "model", "processor", "tokenizer"]
+__all__ = ["FAMILIES", "IDS", "VOCABULARY", "inputs", "model", "processor", "tokenizer"]
 
 Size = tuple[int, ...]
 Segment = tuple[list[int], dict[str, Any]]
@@ -138,14 +138,15 @@ CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
     ),
 }
 FAMILIES = tuple(CONFIGS)
-VIDEO_FAMILIES = ("llava_next_video", "llava_onevision", "qwen2_5_vl", "qwen3_vl")
 
 
 @cache
 def model(family: str, seed: int = 0, attention: str = "sdpa") -> hf.PreTrainedModel:
     """The family's model with weights large enough that every token of the prompt matters to the answer."""
     kind, settings = CONFIGS[family]
-    built = hf.AutoModelForImageTextToText.from_config(kind(**settings), attn_implementation=attention).eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        built = hf.AutoModelForImageTextToText.from_config(kind(**settings), attn_implementation=attention).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in built.named_parameters():
@@ -205,7 +206,8 @@ def _collated(family: str, pictures: list[dict[str, Any]], prompts: Sequence[Seq
     for name in {name: None for picture in pictures for name in picture}:
         parts = [picture[name] for picture in pictures if name in picture]
         if family in ("idefics3", "smolvlm"):
-            parts = [torch.cat([parts.pop(0) for _ in sizes]) if sizes else parts[0][:0] for sizes in prompts]
+            none = parts[0][:0]
+            parts = [torch.cat([none, *(parts.pop(0) for _ in sizes)]) for sizes in prompts]
         if family in ("qwen2_5_vl", "qwen3_vl", "internvl", "gemma3", "paligemma", "llava"):
             together[name] = torch.cat(parts)
         elif parts[0].ndim > 1:

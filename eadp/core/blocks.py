@@ -48,7 +48,8 @@ def cover_by_share(
     """
     if len(blocks) == 1:
         similarity = similarity_within(features, matrix_limit)
-        return facility_location(similarity, weights, limit, coverage, backend=_backend(similarity, backend))
+        backend = _backend(similarity, backend)
+        return facility_location(similarity, weights, limit, coverage, symmetric=True, backend=backend)
     parts = [
         _cover(features[block], weights[block], block.stop - block.start, backend, matrix_limit) for block in blocks
     ]
@@ -70,8 +71,8 @@ def _cover(features: Tensor, weights: Tensor, quota: int, backend: str, matrix_l
     similarity = similarity_within(features, matrix_limit)
     backend = _backend(similarity, backend)
     if weights.any():
-        return facility_location(similarity, weights, quota, backend=backend)
-    even = facility_location(similarity, torch.ones_like(weights), quota, backend=backend)
+        return facility_location(similarity, weights, quota, symmetric=True, backend=backend)
+    even = facility_location(similarity, torch.ones_like(weights), quota, symmetric=True, backend=backend)
     return replace(even, gains=torch.zeros_like(even.gains), coverage=0.0, bound=0.0, everything=0.0)
 
 

@@ -48,12 +48,14 @@ def facility_location(
     keep: int | None = None,
     coverage: float | None = None,
     *,
+    symmetric: bool | None = None,
     backend: str = "auto",
 ) -> FacilityLocation:
     """Greedy maximiser of F. Give `keep` (how many), `coverage` (as few as reach it), or both (whichever comes first).
 
     similarity: N×N, finite, at least 0; or `CosineRows`. weights: N, finite, at least 0, not all 0.
     Each step picks argmax_u Σ_j w_j · max(0, S_uj − C_j), the lowest index on a tie; then C ← max(C, S_u).
+    symmetric: whether the matrix equals its transpose, as `token_similarity`'s does; None looks.
     """
     checks.known("backend", backend, BACKENDS)
     n = len(similarity) if isinstance(similarity, CosineRows) else checks.square("similarity", similarity)
@@ -63,53 +65,47 @@ def facility_location(
         checks.count("keep", keep, n)
     if coverage is not None:
         checks.share("coverage", coverage)
+    if weights.shape != (n,):
+        raise ValueError(f"weights must have one value for each of the {n} tokens, got shape {tuple(weights.shape)}")
     if backend != "auto" and isinstance(similarity, CosineRows) != (backend == "rows"):
         raise ValueError(f"backend {backend!r} does not go with a {type(similarity).__name__}: 'rows' takes CosineRows")
-    _check_weights(weights, n)
-    if isinstance(similarity, CosineRows):
-        tops = similarity.own
-    else:
-        similarity = similarity.detach().to(torch.promote_types(similarity.dtype, torch.float32))
-        tops = _checked_tops(similarity)
 
-    weights = weights.detach().to(tops.device, _exact(tops.device))
-    everything = (weights @ tops.to(weights)).item()
-    limit = n if keep is None else keep
-    # A target is met when it is met but for the rounding of the sums.
-    goal = math.inf if coverage is None else coverage * everything * (1 - 1e-12)
+    limit, share = n if keep is None else keep, math.inf if coverage is None else coverage
+    weights = weights.detach()
     if isinstance(similarity, CosineRows):
-        order, gains, ahead = _by_rows(similarity, weights, limit, goal)
-    elif backend == "numba" or (backend == "auto" and tops.device.type == "cpu"):
-        order, gains, ahead = _by_numba(similarity, weights, limit, goal)
+        order, gains, everything, ahead = _by_rows(similarity, weights, limit, share)
     else:
-        order, gains, ahead = _by_torch(similarity, weights, limit, goal)
+        similarity = similarity.detach()
+        if similarity.dtype not in (torch.float32, torch.float64):
+            similarity = similarity.float()
+        if backend == "numba" or (backend == "auto" and similarity.device.type == "cpu"):
+            order, gains, everything, ahead = _by_numba(similarity, weights, limit, share, symmetric)
+        else:
+            order, gains, everything, ahead = _by_torch(similarity, weights, limit, share)
     reached = min(1.0, gains.sum().item() / everything)
     bound = min(1.0, reached + ahead / everything + ROUNDING, reached / (1 - 1 / math.e))
     return FacilityLocation(order, gains, reached, max(reached, bound), everything)
 
 
-def _check_weights(weights: Tensor, n: int) -> None:
-    if weights.shape != (n,):
-        raise ValueError(f"weights must have one value for each of the {n} tokens, got shape {tuple(weights.shape)}")
+def _check(similarity: Tensor | None, weights: Tensor) -> None:
+    """What is wrong with the values, in a sentence."""
     checks.finite("weights", weights)
     if weights.min() < 0:
         where = int(weights.argmin())
         raise ValueError(f"weights must be 0 or more, but weights[{where}] is {weights[where].item():.6g}")
     if not weights.any():
         raise ValueError("weights are all 0: there is nothing to cover. Equal weights (ones) cover the image evenly")
-
-
-def _checked_tops(similarity: Tensor) -> Tensor:
-    """max_i S_ij of each column, and that all values are finite and at least 0."""
-    tops, low = similarity.amax(dim=0), similarity.amin()
-    if not (low >= 0 and tops.isfinite().all()):
-        checks.finite("similarity", similarity)
+    if similarity is None:
+        return
+    checks.finite("similarity", similarity)
+    if similarity.min() < 0:
         i, j = divmod(int(similarity.argmin()), len(similarity))
         raise ValueError(
-            f"similarity must be 0 or more, but similarity[{i}, {j}] is {low.item():.6g}; "
+            f"similarity must be 0 or more, but similarity[{i}, {j}] is {similarity[i, j].item():.6g}; "
             "core.token_similarity maps cosines to [0, 1]"
         )
-    return tops
+    if not (similarity.amax(dim=0).double() @ weights.double()) > 0:
+        raise ValueError("similarity is 0 wherever there is weight: no token represents anything")
 
 
 def _exact(device: torch.device) -> torch.dtype:
@@ -117,25 +113,41 @@ def _exact(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-Solved = tuple[Tensor, Tensor, float]
-"""Order, gains, and the sum of the K largest gains that are left after the last pick."""
+def _goal(share: float, everything: float) -> float:
+    """A share is reached when it is reached but for the rounding of the sums."""
+    return share * everything * (1 - 1e-12)
 
 
-def _by_numba(similarity: Tensor, weights: Tensor, limit: int, goal: float) -> Solved:
+Solved = tuple[Tensor, Tensor, float, float]
+"""Order, gains, F of all tokens, and the sum of the K largest gains that are left after the last pick."""
+
+
+def _by_numba(similarity: Tensor, weights: Tensor, limit: int, share: float, symmetric: bool | None) -> Solved:
     """On the CPU: gains are kept up to date column by column instead of being computed anew."""
     rows = np.ascontiguousarray(similarity.cpu().numpy())
-    columns = rows if is_symmetric(rows) else np.ascontiguousarray(rows.T)
-    order, gains, ahead = facility_greedy(rows, columns, weights.cpu().double().numpy(), limit, goal)
-    return torch.from_numpy(order).to(similarity.device), torch.from_numpy(gains).to(weights), ahead
+    if symmetric is None:
+        symmetric = is_symmetric(rows)
+    columns = rows if symmetric else np.ascontiguousarray(rows.T)
+    w = weights.double().cpu().numpy()
+    everything = float(w @ rows.max(axis=0))
+    if not (rows.min() >= 0 and w.min() >= 0 and 0 < everything < math.inf):
+        _check(similarity, weights)
+    order, gains, ahead = facility_greedy(rows, columns, w, limit, _goal(share, everything))
+    device = similarity.device
+    return torch.from_numpy(order).to(device), torch.from_numpy(gains).to(device), everything, ahead
 
 
 LOOK = 64
 """Picks between two looks at the coverage reached: a look waits for the device."""
 
 
-def _by_torch(similarity: Tensor, weights: Tensor, limit: int, goal: float) -> Solved:
+def _by_torch(similarity: Tensor, weights: Tensor, limit: int, share: float) -> Solved:
     """On any device: the dense step in one scratch matrix, fixed shapes, nothing read back inside the loop."""
+    _check(similarity, weights)
     n = len(similarity)
+    weights = weights.to(similarity.device, _exact(similarity.device))
+    everything = (weights @ similarity.amax(dim=0).to(weights)).item()
+    goal = _goal(share, everything)
     covered = torch.zeros_like(weights)
     scratch = weights.new_empty(n, n)
     taken = torch.zeros_like(weights, dtype=torch.bool)
@@ -161,18 +173,22 @@ def _by_torch(similarity: Tensor, weights: Tensor, limit: int, goal: float) -> S
     order, gains = order[:done], gains[:done]
     covered = similarity[order].amax(dim=0).to(covered)
     ahead = marginal().index_fill_(0, order, 0).topk(done).values.sum().item()
-    return order, gains, ahead
+    return order, gains, everything, ahead
 
 
 STALE = 64
 """Candidates whose gains are computed anew at a time."""
 
 
-def _by_rows(similarity: CosineRows, weights: Tensor, limit: int, goal: float) -> Solved:
+def _by_rows(similarity: CosineRows, weights: Tensor, limit: int, share: float) -> Solved:
     """Without the matrix: gains only fall, so an old gain is a bound, and only candidates whose bound is on top are
     computed anew, a batch of rows at a time (Minoux's lazy greedy)."""
-    n = len(similarity)
-    everyone = torch.arange(n, device=weights.device)
+    _check(None, weights)
+    n, device = len(similarity), similarity.unit.device
+    weights = weights.to(device, _exact(device))
+    everything = (weights @ similarity.own.to(weights)).item()
+    goal = _goal(share, everything)
+    everyone = torch.arange(n, device=device)
     covered = torch.zeros_like(weights)
     bounds = torch.cat([similarity.rows(batch).to(weights) @ weights for batch in everyone.split(STALE)])
     fresh = torch.ones_like(weights, dtype=torch.bool)
@@ -201,4 +217,4 @@ def _by_rows(similarity: CosineRows, weights: Tensor, limit: int, goal: float) -
     for batch in bounds.topk(most).indices.split(STALE):
         refresh(batch)
     ahead = bounds.topk(most).values.sum().item()
-    return torch.tensor(order, device=weights.device), weights.new_tensor(gains), ahead
+    return torch.tensor(order, device=device), weights.new_tensor(gains), everything, ahead

@@ -128,9 +128,11 @@ def facility_greedy(rows, columns, weights, limit, goal):  # type: ignore[no-unt
     order, picked_gains = np.empty(limit, np.int64), np.empty(limit)
     changed, before = np.empty(n, np.int64), np.empty(n)
     covered, gains = np.zeros(n), np.empty(n)
-    _dense_gains(columns, weights, covered, order[:0], gains)
     # A column that weighs nothing counts as covered, and never costs a pass.
-    covered[weights == 0.0] = np.inf
+    for j in range(n):
+        if weights[j] == 0.0:
+            covered[j] = np.inf
+    _dense_gains(columns, weights, covered, order[:0], gains)
     reached, scale, updates, done = 0.0, _maximum(gains), 0, 0
     while done < limit and reached < goal:
         top = _maximum(gains)

@@ -6,6 +6,8 @@ from is read off by packing a tensor of numbers in place of the features.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -49,34 +51,30 @@ def picture(packed: Tensor, side: int, crops: Grid, states: Tensor | None) -> Pi
     )
 
 
-def resampled(base: int, rows: int, columns: int) -> tuple[list[Grid], Tensor, Tensor, int]:
-    """Grids, slots, newlines and length where the joined crops were scaled to rows×columns: they are one block then."""
-    slots = torch.cat([torch.arange(base**2), base**2 + _lined(rows, columns)])
-    ends = base**2 + (torch.arange(rows) + 1) * (columns + 1) - 1
-    newlines = torch.cat([torch.full((base**2,), -1), ends.repeat_interleave(columns)])
-    return [(base, base), (rows, columns)], slots, newlines, base**2 + rows * (columns + 1)
+def resampled(side: int, rows: int, columns: int, **where: Any) -> Picture:
+    """The picture where the joined crops were scaled to rows×columns: they are one block then."""
+    whole = torch.arange(side**2)
+    slots, newlines = (side**2 + part for part in lined(rows, columns))
+    return Picture(
+        [(side, side), (rows, columns)],
+        torch.cat([whole, slots]),
+        side**2 + rows * (columns + 1),
+        torch.cat([torch.full_like(whole, NEWLINE), newlines]),
+        layout=[(0.0, 0.0, 1.0, 1.0)],
+        **where,
+    )
 
 
-def lined(frames: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Slots and newlines of frames that have a newline after each row."""
-    slots = _lined(frames * rows, columns)
-    ends = (torch.arange(frames * rows) + 1) * (columns + 1) - 1
-    return slots, ends.repeat_interleave(columns)
-
-
-def _lined(rows: int, columns: int) -> Tensor:
-    return (torch.arange(rows)[:, None] * (columns + 1) + torch.arange(columns)).flatten()
+def lined(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Slots and newlines of rows that each end with a newline."""
+    starts = torch.arange(rows)[:, None] * (columns + 1)
+    return (starts + torch.arange(columns)).flatten(), (starts + columns).expand(-1, columns).flatten()
 
 
 def _ends(slots: Tensor, crop: Tensor, is_newline: Tensor) -> Tensor:
     """The newline after each token's row. The whole image has one only where there are no crops: at its very end."""
-    following = torch.full((len(is_newline) + 1,), NEWLINE)
     places = is_newline.nonzero().flatten()
-    if len(places):
-        next_place = torch.searchsorted(places, torch.arange(len(is_newline)))
-        inside = next_place < len(places)
-        following[:-1][inside] = places[next_place[inside]]
-    ends = following[slots]
+    ends = torch.cat([places, torch.tensor([NEWLINE])])[torch.searchsorted(places, slots)]
     return ends if int(crop.max()) == 0 else ends.masked_fill(crop == 0, NEWLINE)
 
 

@@ -59,6 +59,9 @@ class Seen:
     pixels: tuple[int, ...]
     lengths: list[int]
 
+    def listed(self, argument: str) -> list[Any]:
+        return torch.as_tensor(self.arguments[argument]).tolist()
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -92,7 +95,7 @@ class Family(ABC):
     """The stock model handles a new image on a cache that already holds something."""
 
     def __init__(self, base: nn.Module) -> None:
-        self.base = base
+        self.base: Any = base
         self.config: Any = base.config
 
     @property

@@ -28,13 +28,12 @@ class Llava(Family):
     types = ("llava",)
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
-        sizes = seen.arguments.get("image_sizes")
-        if sizes is None:
+        if seen.arguments.get("image_sizes") is None:
             states = tower_states(self.config, seen, output)
             grids = [square(length, "the image") for length in seen.lengths]
             return [
                 Picture.plain([grid], states=rows[None], arrange=lambda aligned: aligned[0])
                 for grid, rows in zip(grids, states, strict=True)
             ]
-        patch = self.base.get_submodule("vision_tower").patch_size
-        return [Picture.plain([(int(height) // patch, int(width) // patch)]) for height, width in sizes]
+        patch = self.base.vision_tower.patch_size
+        return [Picture.plain([(height // patch, width // patch)]) for height, width in seen.listed("image_sizes")]

@@ -20,7 +20,7 @@ class LlavaNext(Family):
         vision = self.config.vision_config
         side = vision.image_size // vision.patch_size
         pictures, states = [], tower_states(self.config, seen, output)
-        for size in seen.arguments["image_sizes"].tolist():
+        for size in seen.listed("image_sizes"):
             crops = get_anyres_image_grid_shape(size, self.config.image_grid_pinpoints, vision.image_size)
             count = 1 + crops[0] * crops[1]
             pictures.append(picture(self._packed(count, side, size), side, crops, states[:count]))
@@ -30,7 +30,7 @@ class LlavaNext(Family):
     def _packed(self, crops: int, side: int, size: list[int]) -> Tensor:
         """The number of each packed token, by the model's own packing."""
         numbers = torch.arange(crops * side**2).view(crops, side**2, 1)
-        (packed,), _ = self.base.pack_image_features(  # type: ignore[operator]
+        (packed,), _ = self.base.pack_image_features(
             [numbers], [size], vision_feature_select_strategy="full", image_newline=torch.tensor([NEWLINE])
         )
         return packed[:, 0]

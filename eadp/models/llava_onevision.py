@@ -5,6 +5,7 @@ LLaVA-Video is the same architecture with another pooling: see `eadp.models.llav
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ class LlavaOnevision(Family):
     def _images(self, seen: Seen, states: Tensor) -> list[Picture]:
         vision = self.config.vision_config
         pictures = []
-        for size, alone in zip(seen.arguments["image_sizes"].tolist(), self._alone(seen), strict=True):
+        for size, alone in zip(seen.listed("image_sizes"), self._alone(seen), strict=True):
             crops = (0, 0)
             if alone:
                 crops = get_anyres_image_grid_shape(size, self.config.image_grid_pinpoints, vision.image_size)
@@ -38,10 +39,9 @@ class LlavaOnevision(Family):
 
     def _alone(self, seen: Seen) -> list[bool]:
         """Which images are cut into crops: those that are alone in their prompt."""
-        numbers = seen.arguments.get("batch_num_images")
-        if numbers is None:
+        if seen.arguments.get("batch_num_images") is None:
             return [True] * len(seen.lengths)
-        return [number == 1 for number in numbers.tolist() for _ in range(number)]
+        return [number == 1 for number in seen.listed("batch_num_images") for _ in range(number)]
 
     def _image(self, seen: Seen, size: list[int], crops: tuple[int, int], states: Tensor) -> Picture:
         vision = self.config.vision_config
@@ -52,31 +52,20 @@ class LlavaOnevision(Family):
             return picture(packed, side, crops, states)
         local = packed[side**2 :]
         rows = int((local == NEWLINE).sum())
-        grids, slots, newlines, length = resampled(side, rows, len(local) // rows - 1)
-        return Picture(
-            grids,
-            slots,
-            length,
-            newlines,
-            layout=[(0.0, 0.0, 1.0, 1.0)],
-            states=states,
-            arrange=lambda aligned: self._packed(seen, aligned, size, None),
-        )
+        arrange = partial(self._packed, seen, size=size, newline=None)
+        return resampled(side, rows, len(local) // rows - 1, states=states, arrange=arrange)
 
     def _packed(self, seen: Seen, cells: Tensor, size: list[int], newline: Tensor | None) -> Tensor:
         """One image's crops×cells×d as the model packs them."""
         ratio = seen.arguments.get("vision_aspect_ratio") or self.config.vision_aspect_ratio
-        (packed,), _ = self.base.pack_image_features(  # type: ignore[operator]
-            [cells], [size], image_newline=newline, vision_aspect_ratio=ratio
-        )
+        (packed,), _ = self.base.pack_image_features([cells], [size], image_newline=newline, vision_aspect_ratio=ratio)
         return packed
 
     def _clips(self, seen: Seen, states: Tensor) -> list[Picture]:
         frames = seen.pixels[1]
-        cells = states.shape[1]
-        pooled = self._pooled(torch.zeros(1, cells, 1)).shape[1]
+        pooled = self.base.apply_pooling(torch.zeros(1, states.shape[1], 1)).shape[1]
         grid = square(pooled, "a frame")
-        slots, newlines = lined(frames, *grid)
+        slots, newlines = lined(frames * grid[0], grid[1])
         if seen.lengths[0] == frames * pooled + 1:
             slots, newlines = torch.arange(frames * pooled), torch.full((frames * pooled,), frames * pooled)
         elif seen.lengths[0] != frames * (pooled + grid[0]):
@@ -91,10 +80,7 @@ class LlavaOnevision(Family):
                 seen.lengths[0],
                 newlines,
                 states=clip,
-                arrange=lambda aligned: self._pooled(aligned).flatten(0, 1),
+                arrange=lambda aligned: self.base.apply_pooling(aligned).flatten(0, 1),
             )
             for clip in states.split(frames)
         ]
-
-    def _pooled(self, frames: Tensor) -> Tensor:
-        return self.base.apply_pooling(frames)  # type: ignore[operator]

@@ -31,11 +31,11 @@ STRIDE = 2
 
 
 def convert(model: nn.Module, processor: Any = None) -> Overrides:
-    """Give one OneVision model, and its processor, LLaVA-Video's way with frames; `.undo()` takes it back.
+    """Give a OneVision model, and its processor, LLaVA-Video's way with frames, until `.undo()` or the end of `with`.
 
     A frame of 27×27 cells becomes 13×13 tokens and 13 newlines, and a clip of F frames F·13·14 placeholders.
     """
-    base = getattr(model, "model", model)
+    base: Any = getattr(model, "model", model)
     if getattr(getattr(base, "config", None), "model_type", None) != "llava_onevision":
         raise ValueError(f"LLaVA-Video is a LLaVA-OneVision model, got {type(model).__name__}")
     encode = base.get_video_features

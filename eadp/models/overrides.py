@@ -9,7 +9,7 @@ _ABSENT = object()
 
 
 class Overrides:
-    """Changes to objects with the way back, in reverse order."""
+    """Changes to objects with the way back, in reverse order. A context manager that goes it at the end."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
@@ -21,6 +21,12 @@ class Overrides:
             self._undo.append(lambda: object.__delattr__(owner, name))
         else:
             self._undo.append(lambda: object.__setattr__(owner, name, former))
+
+    def __enter__(self) -> Overrides:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.undo()
 
     def undo(self) -> None:
         """Put everything back. A second time does nothing."""

@@ -74,10 +74,8 @@ def _last_user_turn(text: str) -> str:
         # An opening inside an open turn is the user's own word, so each search starts where the last turn closed.
         while opening := opens.search(text, position):
             closing = closes.search(text, opening.end())
-            position = closing.end() if closing else len(text)
-            turn = text[opening.end() : closing.start() if closing else None]
-            if not closing:
-                break
+            position = closing.start() if closing else len(text)
+            turn = text[opening.end() : position]
         if turn is not None:
             return turn
     return text

@@ -16,7 +16,7 @@ class Qwen2_5_VL(Family):
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
         merge = self.config.vision_config.spatial_merge_size
-        grids = seen.arguments[f"{seen.modality}_grid_thw"].tolist()
+        grids = seen.listed(f"{seen.modality}_grid_thw")
         return [Picture.plain([(rows // merge, columns // merge)] * frames) for frames, rows, columns in grids]
 
 

@@ -18,6 +18,7 @@ from eadp.runtime.choose import BudgetOver, Chooser
 from eadp.runtime.hooks import MARK, Hooks
 from eadp.runtime.inside import Everything, InsideLanguageModel
 from eadp.runtime.positions import Positions
+from eadp.runtime.sight import Sight
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
@@ -61,14 +62,16 @@ def attach(
     before, inside = _chain(method, given | settings)
     if budget_over not in get_args(BudgetOver):
         raise ValueError(f'budget_over must be "image" or "prompt", got {budget_over!r}')
-    positions = positions if positions is not None else getattr(before, "positions", "keep")
-    if positions not in get_args(Positions):
-        raise ValueError(f'positions must be "keep" or "repack", got {positions!r}')
+    where: Positions = positions if positions is not None else getattr(before, "positions", "keep")
+    if where not in get_args(Positions):
+        raise ValueError(f'positions must be "keep" or "repack", got {where!r}')
+    if before is not None and (more := sorted(before.needs - {"text"})):
+        raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
     family = family_of(model)
     if MARK in vars(family.base):
         raise RuntimeError("this model is pruned already; detach it first")
     text = _guide(model, processor, guide, before) if before is not None and "text" in before.needs else None
-    return Pruned(model, family, before, inside, text, processor, question, positions, budget_over, keep_newlines)
+    return Pruned(model, family, before, inside, text, processor, question, where, budget_over, keep_newlines)
 
 
 def _chain(
@@ -133,14 +136,14 @@ class Pruned:
         self._hooks = Hooks()
         chooser = Chooser(before or Everything(), guide, budget_over, keep_newlines)
         cutting = None if inside is None else InsideLanguageModel(model, family, inside, chooser)
-        self._pruning = BeforeLanguageModel(family, chooser, positions, self._question_of, cutting)
-        self._hooks.override(family.base, MARK, self)
+        self._pruning = BeforeLanguageModel(Sight(family, self._question_of), chooser, positions, cutting)
         self._pruning.install(self._hooks)
+        self._hooks.override(family.base, MARK, True)
 
     @property
     def last(self) -> list[Selection]:
         """What the last prefill kept: one `Selection` an image or clip, in the order of the prompts."""
-        return self._pruning.last
+        return self._pruning.selections
 
     @property
     def pictures(self) -> list[Picture]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from eadp.core import Relevance, Selection, TextGuide, VisualTokens
 from eadp.methods import Method
-from eadp.models.family import Family, Picture, Prompt, Seen
+from eadp.models.family import Picture
 from eadp.runtime.merge import Merge
+from eadp.runtime.sight import Placed, View
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
@@ -22,27 +23,12 @@ BudgetOver = Literal["image", "prompt"]
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A picture and where it lies: in which row of the batch, at which columns of the sequence."""
-
-    picture: Picture
-    row: int
-    columns: Tensor
-
-    @property
-    def tokens(self) -> Tensor:
-        """N, the column of each token."""
-        return self.columns[self.picture.slots]
-
-
-@dataclass(frozen=True)
 class Choice:
-    """keep: B×L, false for the columns that go. beams: rows of the batch that are one and the same prompt."""
+    """keep: B×L, false for the columns that go."""
 
     keep: Tensor
     merges: list[Merge]
     selections: list[Selection]
-    beams: int = 1
 
     @property
     def changes_nothing(self) -> bool:
@@ -53,27 +39,7 @@ class Choice:
         if times == 1:
             return self
         merges = [replace(merge, row=merge.row * times + beam) for merge in self.merges for beam in range(times)]
-        return replace(self, keep=self.keep.repeat_interleave(times, dim=0), merges=merges, beams=times)
-
-
-def place(family: Family, seen: Iterable[tuple[Seen, Any]], prompts: dict[str, Prompt]) -> list[Placed]:
-    """Every picture of the batch with its columns, row by row from left to right."""
-    placed = []
-    for each, output in seen:
-        prompt = prompts[each.modality]
-        pictures = iter(family.pictures(each, output, prompt))
-        for row, places in enumerate(prompt.places):
-            start = 0
-            while start < len(places):
-                picture = next(pictures, None)
-                if picture is None or start + picture.length > len(places):
-                    raise ValueError(
-                        f"row {row} of the prompt has {len(places)} {each.modality} placeholders, "
-                        f"which are not a whole number of its {each.modality}s' tokens"
-                    )
-                placed.append(Placed(picture, row, places[start : start + picture.length]))
-                start += picture.length
-    return sorted(placed, key=lambda picture: (picture.row, int(picture.columns[0])))
+        return replace(self, keep=self.keep.repeat_interleave(times, dim=0), merges=merges)
 
 
 class Chooser:
@@ -85,15 +51,15 @@ class Chooser:
         self.budget_over = budget_over
         self.keep_newlines = keep_newlines
 
-    def choose(self, placed: list[Placed], embeddings: Tensor, question: Callable[[int], str]) -> Choice:
-        """embeddings: B×L×d, as the language model would receive them; question: of a row of the batch."""
+    def choose(self, view: View, embeddings: Tensor) -> Choice:
+        """embeddings: B×L×d, as the language model would receive them, before beams."""
         keep = torch.ones(embeddings.shape[:2], dtype=torch.bool)
         merges, selections = [], []
         texts: dict[int, TextGuide] = {}
-        for group in self.groups(placed):
+        for group in self.groups(view.placed):
             row = group[0].row
             if self.guide is not None and row not in texts:
-                texts[row] = self.guide.encode(question(row))
+                texts[row] = _on(self.guide.encode(view.question(row)), embeddings.device)
             columns = torch.cat([each.tokens for each in group])
             selection = self._select(group, embeddings[row, columns.to(embeddings.device)], texts.get(row))
             kept = selection.indices.cpu()
@@ -116,25 +82,23 @@ class Chooser:
 
     def _select(self, group: list[Placed], features: Tensor, text: TextGuide | None) -> Selection:
         pictures = [each.picture for each in group]
-        keep, total = self.method.keep, len(features)
-        if isinstance(keep, int) and keep >= total:
-            return Selection(
-                torch.arange(total),
-                total,
-                self.method.name,
-                notes=(f"all {total} tokens stay: no more than keep={keep}",),
-            )
+        method, total = self.method, len(features)
+        if isinstance(method.keep, int) and method.keep >= total:
+            if getattr(method, "coverage", None) is None:
+                note = f"all {total} tokens stay: no more than keep={method.keep}"
+                return Selection(torch.arange(total), total, method.name, notes=(note,))
+            method = replace(method, keep=total)
         tokens = VisualTokens(
             features,
             None if self.guide is None else self._aligned(pictures, features, self.guide),
             [grid for picture in pictures for grid in picture.grids],
             pictures[0].layout if len(pictures) == 1 else None,
         )
-        return checked(self.method.select(tokens, text), total)
+        return checked(method.select(tokens, text), total)
 
     def _aligned(self, pictures: list[Picture], features: Tensor, guide: Guide) -> Tensor:
         if guide.space == "language":
-            return guide.align(features)
+            return guide.align(features).to(features.device)
         aligned = []
         for picture in pictures:
             if picture.states is None or picture.arrange is None:
@@ -143,7 +107,7 @@ class Chooser:
                     "lie in a space shared with text; give a guide with space='language', such as EmbeddingGuide"
                 )
             aligned.append(picture.arrange(guide.align(picture.states)))
-        return torch.cat(aligned)
+        return torch.cat(aligned).to(features.device)
 
     def stays(self, picture: Picture, kept: Tensor) -> Tensor:
         """length: the slots that stay: the kept tokens, and the newlines of rows that still have one."""
@@ -155,6 +119,17 @@ class Chooser:
             stays[newlines[newlines >= 0]] = True
         stays[picture.slots[kept]] = True
         return stays
+
+
+def _on(text: TextGuide, device: torch.device) -> TextGuide:
+    """The guide where the features are: its encoder may sit elsewhere."""
+
+    def moved(part: Tensor | Sequence[Tensor] | None) -> Tensor | list[Tensor] | None:
+        if part is None or isinstance(part, Tensor):
+            return None if part is None else part.to(device)
+        return [each.to(device) for each in part]
+
+    return replace(text, tokens=moved(text.tokens), pooled=moved(text.pooled), padding=moved(text.padding))
 
 
 def checked(selection: Selection, total: int) -> Selection:
@@ -207,11 +182,12 @@ def _part(selection: Selection, start: int, end: int, quotas: tuple[int, ...], n
 def _cells(relevance: Relevance, start: int, end: int) -> Relevance:
     """The same words over some of the tokens."""
     per_token = ("dense_score", "global_score", "fused", "score", "smoothed", "polarized")
-    parts = {name: getattr(relevance, name) for name in per_token}
+    cut: dict[str, Any] = {name: getattr(relevance, name) for name in per_token}
+    cut = {name: None if part is None else part[start:end] for name, part in cut.items()}
     weights = relevance.weights
     return replace(
         relevance,
         similarity=relevance.similarity[:, start:end],
         weights=weights[:, start:end] if weights.ndim == 2 else weights,
-        **{name: None if part is None else part[start:end] for name, part in parts.items()},
+        **cut,
     )

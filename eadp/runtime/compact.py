@@ -15,7 +15,8 @@ class Compaction:
     index: B×P, the logical column of each physical one. A row that keeps fewer than P is padded on the left.
     valid: B×P, false for that padding; None where there is none.
     fill:  B×L, the physical column that stands for each logical one: its own, or the last kept one before it.
-    last:  B, the logical column of each row's last kept token; first: B, of its first.
+    first, last: B, the logical columns of each row's first and last kept token.
+    tail:  how many columns at the end stayed in every row.
     """
 
     index: Tensor
@@ -23,6 +24,7 @@ class Compaction:
     fill: Tensor
     first: Tensor
     last: Tensor
+    tail: int
 
     @classmethod
     def of(cls, keep: Tensor) -> Compaction:
@@ -34,19 +36,20 @@ class Compaction:
         ragged = bool((padding > 0).any())
         valid = torch.arange(width, device=keep.device) >= padding if ragged else None
         fill = (keep.cumsum(1) - 1).clamp(min=0) + padding
-        return cls(index, valid, fill, index.gather(1, padding)[:, 0], index[:, -1])
+        tail = int(keep.all(0).flip(0).cumprod(0).sum())
+        return cls(index, valid, fill, index.gather(1, padding)[:, 0], index[:, -1], tail)
 
     @classmethod
     def identity(cls, rows: int, length: int, valid: Tensor | None, device: torch.device) -> Compaction:
         """All columns stay where they are, padding among them. valid: B×L, false for it."""
         index = torch.arange(length, device=device).expand(rows, -1)
-        return cls(index, valid, index, index[:, 0], index[:, -1])
+        return cls(index, valid, index, index[:, 0], index[:, -1], length)
 
     def then(self, later: Compaction) -> Compaction:
         """Both at once, where `later` shortens the P columns once more."""
         index, fill = self.index.gather(1, later.index), later.fill.gather(1, self.fill)
         first, last = (self.index.gather(1, each[:, None])[:, 0] for each in (later.first, later.last))
-        return Compaction(index, later.valid, fill, first, last)
+        return Compaction(index, later.valid, fill, first, last, min(self.tail, later.tail))
 
     @property
     def length(self) -> int:
@@ -70,6 +73,15 @@ class Compaction:
         """B×P×d → B×L×d: a dropped row repeats the last kept one before it, so logits keep their shape."""
         fill = self.fill.to(states.device)
         return states.gather(1, fill[..., None].expand(-1, -1, states.shape[-1]))
+
+    def after(self, settled: Tensor | None, start: int) -> Tensor | None:
+        """B×(start + P), which columns are no padding where `settled`, B×start, came before; None where all are."""
+        if settled is None and self.valid is None:
+            return None
+        now = self.valid if self.valid is not None else torch.ones_like(self.index, dtype=torch.bool)
+        if settled is None:
+            settled = now.new_ones(len(now), start)
+        return torch.cat([settled.to(now.device), now], dim=1)
 
     def square(self, mask: Tensor) -> Tensor:
         """A 4-D mask B×h×L×(≥L) for the columns that stay, B×h×P×P.

@@ -8,7 +8,6 @@ from functools import wraps
 from typing import Any
 
 from torch import nn
-from transformers.utils import ModelOutput
 
 from eadp.models.family import Seen
 from eadp.models.overrides import Overrides
@@ -56,10 +55,10 @@ class Watch:
                 output = encode(*args, **kwargs)
             finally:
                 self._busy = False
-            if isinstance(output, ModelOutput):
+            if (features := getattr(output, "pooler_output", None)) is not None:
                 arguments = dict(signature.bind(*args, **kwargs).arguments)
                 pixels = arguments.pop("pixel_values" if modality == "image" else "pixel_values_videos")
-                lengths = [len(rows) for rows in output.pooler_output]
+                lengths = [len(rows) for rows in features]
                 object.__setattr__(output, SEEN, Seen(modality, arguments, tuple(pixels.shape), lengths))
                 self._report(output)
             return output

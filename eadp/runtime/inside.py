@@ -18,7 +18,7 @@ from eadp.core import Selection, TextGuide, VisualTokens
 from eadp.methods import Method
 from eadp.methods.inside import InsideMethod, scaled
 from eadp.models.family import Family
-from eadp.runtime.choose import Choice, Chooser, Placed
+from eadp.runtime.choose import Choice, Chooser
 from eadp.runtime.compact import Compaction
 from eadp.runtime.hooks import Hooks
 from eadp.runtime.ledger import Ledger
@@ -27,6 +27,7 @@ from eadp.runtime.merge import deepstack
 from eadp.runtime.passes import Continuation, Prefill, Prompted
 from eadp.runtime.probe import AttentionProbe, Heads
 from eadp.runtime.remaining import Remaining, Rest
+from eadp.runtime.sight import View
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -68,16 +69,16 @@ class InsideLanguageModel:
 
     # Called around the language model as a whole.
 
-    def begin(self, prompted: Prompted, placed: list[Placed], choice: Choice, plan: Compaction | None) -> None:
+    def begin(self, prompted: Prompted, view: View, choice: Choice, plan: Compaction | None) -> None:
         """A prefill starts. choice: what a method before the language model kept; plan: what that did to columns."""
         if self.text.training and getattr(self.text, "gradient_checkpointing", False):
             raise ValueError(
                 f"{self.method.name} cannot cut layers that run a second time for their gradients; "
                 "turn gradient checkpointing off, or prune before the language model"
             )
-        rests = self._remaining(prompted, placed, choice, plan)
+        rests = self._remaining(prompted, view, choice, plan)
         config, own_masks = self.text.config, self.family.makes_masks
-        self._call = Prefill(prompted, rests, choice.beams, self.method, self.chooser, config, own_masks)
+        self._call = Prefill(prompted, rests, view.beams, self.method, self.chooser, config, own_masks)
 
     def resume(self, mask: Mask, ledger: Ledger) -> None:
         """A call without pictures goes on from a cache. mask: over the whole sequence, as if nothing had gone."""
@@ -88,9 +89,7 @@ class InsideLanguageModel:
         call, self._call, self._drafts = self._call, None, 0
         return call if isinstance(call, Prefill) else None
 
-    def _remaining(
-        self, prompted: Prompted, placed: list[Placed], choice: Choice, plan: Compaction | None
-    ) -> list[Remaining]:
+    def _remaining(self, prompted: Prompted, view: View, choice: Choice, plan: Compaction | None) -> list[Remaining]:
         fill = None if plan is None else plan.fill.cpu()
         prompt = torch.ones(prompted.embeddings.shape[:2], dtype=torch.bool)
         if prompted.valid is not None:
@@ -98,14 +97,14 @@ class InsideLanguageModel:
         if self._drafts:
             prompt[:, -self._drafts :] = False
         words, groups, selections = prompt.clone(), [], iter(choice.selections)
-        for group in self.chooser.groups(placed):
+        for group in self.chooser.groups(view.placed):
             groups.append(list[Rest]())
             for each in group:
-                row = each.row * choice.beams
+                row = each.row * view.beams
                 columns = each.columns if fill is None else fill[row, each.columns]
                 there = choice.keep[row, each.columns]
                 words[row, columns[there]] = False
-                groups[-1].append(Rest(each.picture, row, columns, there, next(selections).indices.cpu()))
+                groups[-1].append(Rest(each, row, columns, there, next(selections).indices.cpu()))
         return [self._group(rests, prompt[rests[0].row], words[rests[0].row]) for rests in groups]
 
     def _group(self, rests: list[Rest], prompt: Tensor, words: Tensor) -> Remaining:

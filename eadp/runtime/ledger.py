@@ -8,9 +8,10 @@ between the two, so it answers `get_seq_length` with the logical length (`genera
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache as memoize
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ class Ledger:
 
     offset:  logical minus physical length.
     settled: how many physical columns the pruned prefills wrote; later ones match logical columns one to one.
+    firm:    how many of them cannot be cropped away: behind them no token was pruned.
     valid:   B×settled, false for padding; None where there is none.
     padded:  whether a pruned prefill had padding, kept or not.
     shift:   B, how far positions lag behind the logical ones because they were renumbered; None where they were not.
@@ -34,6 +36,7 @@ class Ledger:
 
     offset: int = 0
     settled: int = 0
+    firm: int = 0
     valid: Tensor | None = None
     padded: bool = False
     shift: Tensor | None = None
@@ -44,22 +47,21 @@ class Ledger:
         """What is to be remembered of one layer of the cache."""
         return next((ledger for first, ledger in reversed(self.deeper) if first <= layer), self)
 
-    def each(self, index: Tensor) -> None:
-        """Reorder the rows."""
-        for name in ("valid", "shift"):
-            value = getattr(self, name)
-            if value is not None:
-                setattr(self, name, value.index_select(0, index.to(value.device)))
+    def rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Do to the rows what is done to the cache's."""
+        self.valid = None if self.valid is None else change(self.valid)
+        self.shift = None if self.shift is None else change(self.shift)
         for _, ledger in self.deeper:
-            ledger.each(index)
+            ledger.rows(change)
 
-    def repeat(self, times: int) -> None:
-        for name in ("valid", "shift"):
-            value = getattr(self, name)
-            if value is not None:
-                setattr(self, name, value.repeat_interleave(times, dim=0))
-        for _, ledger in self.deeper:
-            ledger.repeat(times)
+    def crop(self, length: int) -> None:
+        """Forget the columns from `length` on."""
+        if length < self.firm:
+            raise ValueError(
+                f"the cache can be cropped to {self.firm + self.offset} tokens at most: before that some were pruned"
+            )
+        self.settled = min(self.settled, length)
+        self.valid = None if self.valid is None else self.valid[:, : self.settled]
 
     def physical(self, mask: Tensor | None, rows: int, length: int, device: torch.device) -> Tensor | None:
         """The 2-D mask over `length` physical columns. mask: B×logical, or None for no padding."""
@@ -93,17 +95,22 @@ class _Ledgered:
         _stock(self).reset()
         self.ledger = Ledger(owner=self.ledger.owner)
 
+    def crop(self, tokens_to_remove: int) -> None:
+        for first, ledger in ((0, self.ledger), *self.ledger.deeper):
+            ledger.crop(int(_stock(self).get_seq_length(first)) + min(tokens_to_remove, 0))
+        _stock(self).crop(tokens_to_remove)
+
     def reorder_cache(self, beam_idx: Tensor) -> None:
         _stock(self).reorder_cache(beam_idx)
-        self.ledger.each(beam_idx)
+        self.ledger.rows(lambda rows: rows.index_select(0, beam_idx.to(rows.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         _stock(self).batch_repeat_interleave(repeats)
-        self.ledger.repeat(repeats)
+        self.ledger.rows(lambda rows: rows.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         _stock(self).batch_select_indices(indices)
-        self.ledger.each(indices)
+        self.ledger.rows(lambda rows: rows[indices.to(rows.device)])
 
 
 def _stock(cache: Any) -> Any:
@@ -111,16 +118,17 @@ def _stock(cache: Any) -> Any:
 
 
 @memoize
-def _ledgered(stock: type[Cache]) -> type[Cache]:
-    return cast("type[Cache]", type(f"Ledgered{stock.__name__}", (_Ledgered, stock), {}))
+def _ledgered(stock: Any) -> Any:
+    return type(f"Ledgered{stock.__name__}", (_Ledgered, stock), {})
 
 
 def ledger_of(cache: Cache | None) -> Ledger | None:
     return getattr(cache, "ledger", None)
 
 
-def keep_ledger(cache: Cache, ledger: Ledger) -> None:
+def keep_ledger(cache: Any, ledger: Ledger) -> None:
     """Give a cache its ledger, in place of the one that it may have."""
     if not isinstance(cache, _Ledgered):
-        cache.__class__ = _ledgered(type(cache))
+        stock: Any = type(cache)
+        cache.__class__ = _ledgered(stock)
     cache.ledger = ledger

@@ -25,7 +25,11 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def flat(mask: Mask) -> Tensor | None:
     """The mask of the layers that see everything."""
     if isinstance(mask, dict):
-        mask = mask[FULL] if FULL in mask else next(iter(mask.values()))
+        if FULL not in mask:
+            raise ValueError(
+                "masks built beforehand for sliding windows alone do not tell the padding; pass a 2-D mask"
+            )
+        mask = mask[FULL]
     if mask is not None and not isinstance(mask, Tensor):
         raise ValueError(f"masks of flex attention cannot be shortened, got {type(mask).__name__}; use sdpa or eager")
     return mask
@@ -43,17 +47,21 @@ def segment(mask: Mask, length: int) -> Tensor | None:
     return valid[:, 0, -1, :length] if mask.ndim == 4 else valid[:, -length:]
 
 
-def prefilled(
-    mask: Mask, valid: Tensor | None, plan: Compaction, start: int, cache: Cache | None, window: int | None
-) -> Mask:
+def settled(mask: Mask, past: Ledger, start: int, rows: int, device: torch.device) -> Tensor | None:
+    """B×start: which physical columns before this call are no padding; None where none is."""
+    if not start:
+        return None
+    mask = flat(mask)
+    if mask is not None and mask.ndim == 4:
+        raise ValueError("a static cache that already holds something takes no new image; use a dynamic one")
+    return past.physical(None if mask is None else mask[:, : start + past.offset], rows, start, device)
+
+
+def prefilled(mask: Mask, valid: Tensor | None, plan: Compaction, cache: Cache | None, window: int | None) -> Mask:
     """The mask of a prefill shortened to P tokens. valid: B×(start + P), which physical columns are no padding."""
     full = flat(mask)
     if full is None or full.ndim == 2:
         return valid
-    if start:
-        raise ValueError(
-            "a new image on a static cache that already holds something cannot be placed; use a dynamic one"
-        )
     square = plan.square(full)
     first = {sliding: layer for layer, sliding in reversed(list(enumerate(cache.is_sliding if cache else ())))}
     if not isinstance(mask, dict):
@@ -95,16 +103,6 @@ def causal(states: Tensor, valid: Tensor | None, config: Any, cache: Cache | Non
     """The stock mask of one layer, by what this layer of the cache holds. valid: B×(held + P), false for padding."""
     make = create_sliding_window_causal_mask if kind_of(config, layer) == SLIDING else create_causal_mask
     return make(config=config, inputs_embeds=states, attention_mask=valid, past_key_values=cache, layer_idx=layer)
-
-
-def joined(settled: Tensor | None, plan: Compaction, start: int) -> Tensor | None:
-    """B×(start + P), which physical columns are no padding; None where all are."""
-    if settled is None and plan.valid is None:
-        return None
-    now = plan.valid if plan.valid is not None else torch.ones_like(plan.index, dtype=torch.bool)
-    if settled is None:
-        settled = now.new_ones(len(now), start)
-    return torch.cat([settled.to(now.device), now], dim=1)
 
 
 def continued(mask: Mask, ledger: Ledger, cache: Any, rows: int, length: int, device: torch.device) -> Mask:

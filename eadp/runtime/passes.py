@@ -11,10 +11,10 @@ from transformers import Cache
 
 from eadp.core import Selection
 from eadp.methods.inside import InsideMethod
-from eadp.runtime.choose import Chooser, Placed
+from eadp.runtime.choose import Chooser
 from eadp.runtime.compact import Compaction
 from eadp.runtime.ledger import Ledger
-from eadp.runtime.masks import Mask, causal, flat, gathered, joined, kind_of
+from eadp.runtime.masks import Mask, causal, flat, gathered, kind_of, segment, settled
 from eadp.runtime.merge import Merge, merged
 from eadp.runtime.positions import counting
 from eadp.runtime.probe import Heads, ahead
@@ -27,8 +27,8 @@ class Prompted:
 
     embeddings: B×P₀×d. mask: as the language model got it. valid: B×P₀, false for padding; None where there is none.
     past:    what the cache already had to remember. start: what its first layer holds.
-    earlier: B×logical, the mask of what came before; None where nothing was padding.
-    length:  of this call, as if nothing had been dropped before the language model.
+    logical: the mask over everything, as if nothing had been dropped; length: of this call, likewise.
+    tail:    how many columns at the end had nothing dropped among them.
     """
 
     embeddings: Tensor
@@ -36,8 +36,27 @@ class Prompted:
     valid: Tensor | None
     past: Ledger
     start: int
-    earlier: Tensor | None
+    logical: Mask
     length: int
+    tail: int
+
+    @classmethod
+    def of(
+        cls, call: dict[str, Any], shortened: dict[str, Any], plan: Compaction | None, past: Ledger, start: int
+    ) -> Prompted:
+        """call: of the language model; shortened: the same after `plan`, where a method before it dropped tokens."""
+        mask, length = call.get("attention_mask"), call["inputs_embeds"].shape[1]
+        valid = segment(mask, length) if plan is None else plan.valid
+        return cls(
+            embeddings=shortened["inputs_embeds"].detach(),
+            mask=shortened.get("attention_mask"),
+            valid=None if valid is None or bool(valid.all()) else valid,
+            past=past,
+            start=start,
+            logical=mask,
+            length=length,
+            tail=length if plan is None else plan.tail,
+        )
 
 
 @dataclass(frozen=True)
@@ -171,11 +190,11 @@ class Prefill:
         """What the cache will have to remember of the layers from this one on."""
         past, held = self.prompted.past.at(index), self._held(index, cache)
         rows, device = len(self.layout.index), self.layout.index.device
-        earlier = past.physical(self.prompted.earlier, rows, held, device) if held else None
         return Ledger(
             offset=past.offset + self.prompted.length - self.layout.length,
             settled=held + self.layout.length,
-            valid=joined(earlier, self.layout, held),
+            firm=held + self.layout.length - min(self.layout.tail, self.prompted.tail),
+            valid=self.layout.after(settled(self.prompted.logical, past, held, rows, device), held),
         )
 
     # After the last layer.
@@ -194,15 +213,13 @@ class Prefill:
     def _layout_of(self, layer: int) -> Compaction:
         return next(layout for first, layout in reversed(self._layouts) if first <= layer)
 
-    def columns(self, came: Tensor | None, placed: list[Placed]) -> Tensor | None:
-        """B×L, which columns of the prompts stayed to the end. came: which came in."""
-        if came is None:
-            return None
-        came = came.clone()
-        rests = [rest for group in self.rests for rest in group.pictures]
-        for each, rest in zip(placed, rests, strict=True):
-            came[rest.row : rest.row + self.beams, each.columns[~rest.there]] = False
-        return came
+    def columns(self, came: Tensor | None) -> Tensor | None:
+        """B×L, which columns of the prompts stayed to the end, before beams. came: which came in."""
+        stayed = None if came is None else came.clone()
+        for rest in (rest for group in self.rests for rest in group.pictures):
+            if stayed is not None:
+                stayed[rest.placed.row, rest.placed.columns[~rest.there]] = False
+        return stayed
 
     def selections(self, before: list[Selection]) -> list[Selection]:
         """What stayed in the end, picture by picture. before: what came in."""

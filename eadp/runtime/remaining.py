@@ -13,18 +13,19 @@ from eadp.core import Selection
 from eadp.methods.inside import Cut
 from eadp.models.family import Picture
 from eadp.runtime.probe import Heads
+from eadp.runtime.sight import Placed
 
 
 @dataclass
 class Rest:
-    """What is left of one picture. Columns are those of the first layer.
+    """What is left of one picture. Columns are those of the first layer, the row that of the batch.
 
     columns: of each of the picture's slots; meaningless for those that are gone.
     there:   which slots are still there; kept: K, which of its tokens are.
     counts:  how many tokens there are from a layer on.
     """
 
-    picture: Picture
+    placed: Placed
     row: int
     columns: Tensor
     there: Tensor
@@ -37,12 +38,12 @@ class Rest:
     @property
     def tokens(self) -> Tensor:
         """K, the column of each token that is left."""
-        return self.columns[self.picture.slots[self.kept]]
+        return self.columns[self.placed.picture.slots[self.kept]]
 
     def shrink(self, kept: Tensor, stays: Callable[[Picture, Tensor], Tensor], layer: int) -> Tensor:
         """The columns that go. kept: which of the K tokens stay; stays: which slots do, by the tokens that do."""
         self.kept = self.kept[kept]
-        still = self.there & stays(self.picture, self.kept)
+        still = self.there & stays(self.placed.picture, self.kept)
         gone, self.there = self.columns[self.there & ~still], still
         self.counts[layer] = len(self.kept)
         return gone
@@ -68,7 +69,7 @@ class Rest:
             before = replace(before, scores=scores)
         if not cuts:
             return replace(before, method=chain, per_layer=per_layer, notes=(*before.notes, told))
-        blocks = torch.tensor([rows * columns for rows, columns in self.picture.grids]).cumsum(0)
+        blocks = torch.tensor([rows * columns for rows, columns in self.placed.picture.grids]).cumsum(0)
         quotas = torch.bincount(torch.bucketize(self.kept, blocks, right=True), minlength=len(blocks))
         return replace(
             before,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from eadp.models.guides.base import Guide
 from eadp.models.guides.clip import CLIPGuide
 from eadp.models.guides.embedding import EmbeddingGuide
-from eadp.models.guides.loading import checkpoint_of, load_clip, load_siglip
+from eadp.models.guides.loading import SIDECAR, checkpoint_of, load_clip, load_sidecar, load_siglip
 from eadp.models.guides.siglip import SiglipGuide
 
 __all__ = ["CLIPGuide", "EmbeddingGuide", "Guide", "SiglipGuide", "guide_for"]
@@ -25,12 +26,16 @@ def guide_for(model: Any, processor: Any, checkpoint: str | None = None, *, sign
     CLIP's or SigLIP's text encoder for the LLaVA families, by their vision tower; the language model's input embeddings
     for every other model.
 
-    checkpoint: name or folder of the CLIP or SigLIP to load; by default the one that the tower came from.
+    checkpoint: name or folder of the CLIP or SigLIP to load; by default the text side that the model's folder carries
+                (`clip_text.safetensors`), else the checkpoint that the tower came from.
     sign:       instead of the guide's own.
     """
     options = {} if sign is None else {"sign": sign}
     tower = getattr(model.config, "vision_config", None)
     loader = LOADERS.get(tower.model_type) if tower and model.config.model_type in TOWER_FAMILIES else None
+    folder = Path(getattr(model, "name_or_path", ""))
+    if loader is load_clip and checkpoint is None and (folder / SIDECAR).is_file():
+        return load_sidecar(folder, _vision_tower(model), processor, **options)
     if loader:
         return loader(checkpoint or checkpoint_of(tower), _vision_tower(model), **options)
     if checkpoint is not None:

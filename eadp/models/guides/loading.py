@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
+from eadp.models.guides.base import tokenizer_of
 from eadp.models.guides.clip import CLIPGuide
 from eadp.models.guides.siglip import SiglipGuide
 
@@ -23,6 +27,9 @@ CHECKPOINTS = {
     ("siglip_vision_model", 768, 16, 224): "google/siglip-base-patch16-224",
 }
 
+
+SIDECAR, TEXT = "clip_text.safetensors", "text_model."
+"""A model's own text side, beside its weights."""
 
 REMEDY = "give attach's guide= (or guide_for's checkpoint=) the name or folder of"
 
@@ -52,6 +59,35 @@ def load_clip(checkpoint: str, tower: nn.Module, **options: Any) -> CLIPGuide:
         tokenizer=_tokenizer(checkpoint),
         **options,
     )
+
+
+def load_sidecar(folder: Path, tower: nn.Module, processor: Any, **options: Any) -> CLIPGuide:
+    """CLIP's text side where a model's own folder carries it: `clip_text.json`, the text model's configuration and the
+    guide's sign, and `clip_text.safetensors`, `text_model.*`, `text_projection.weight`, `visual_projection.weight`."""
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    settings = json.loads((folder / SIDECAR).with_suffix(".json").read_text())
+    sign = settings.pop("sign", -1.0)
+    post_layernorm = _post_layernorm(tower)
+    weights = {name: value.to(post_layernorm.weight.dtype) for name, value in load_file(folder / SIDECAR).items()}
+    text_model = CLIPTextModel(CLIPTextConfig.from_dict(settings)).to(post_layernorm.weight.dtype)
+    text_model.load_state_dict(
+        {name.removeprefix(TEXT): value for name, value in weights.items() if name.startswith(TEXT)}
+    )
+    return CLIPGuide(
+        text_model=text_model.eval().requires_grad_(False),
+        text_projection=_projection(weights["text_projection.weight"]),
+        visual_projection=_projection(weights["visual_projection.weight"]),
+        post_layernorm=post_layernorm,
+        tokenizer=tokenizer_of(processor),
+        **{"sign": sign, **options},
+    )
+
+
+def _projection(weight: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    return layer
 
 
 def load_siglip(checkpoint: str, tower: nn.Module, **options: Any) -> SiglipGuide:

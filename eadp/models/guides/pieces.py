@@ -54,10 +54,8 @@ def _read_by_offsets(question: str, ids: list[int], spans: list[tuple[int, int]]
     for token, (start, end) in zip(ids, spans, strict=True):
         span = question[start:end]
         words.append(span.strip() or _escaped(span or tokenizer.decode([token])))
-        if start == 0 or question[start - 1].isspace() or span[:1].isspace():
-            seams.append(NEW_WORD if start >= covered else MID_CHARACTER)
-        else:
-            seams.append(MID_WORD if start >= covered else MID_CHARACTER)
+        opens_word = start == 0 or question[start - 1].isspace() or span[:1].isspace()
+        seams.append(MID_CHARACTER if start < covered else NEW_WORD if opens_word else MID_WORD)
         covered = max(covered, end)
     return Pieces(ids, words, seams)
 

@@ -120,7 +120,7 @@ def diagnose_sign(
             pairs.append((plus, minus))
     if not pairs:
         raise ValueError("there are no images: give some, each with what is asked for and the boxes around it")
-    return replace(report_of(pairs), guide_sign=pruned.guide.sign)
+    return replace(report_of(pairs), guide_sign=text.sign)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,10 @@ def localise(text: TextGuide, tokens: VisualTokens, boxes: Sequence[Box], sign: 
     if tokens.aligned is None:
         raise ValueError("tokens.aligned is missing: a sign can only be measured in a space shared with text")
     if len(tokens.grids) > 1 and tokens.layout is None:
-        raise ValueError(f"boxes lie on one image, but the tokens are {len(tokens.grids)} blocks with no layout")
+        raise ValueError(
+            f"boxes lie on one image, but the tokens are {len(tokens.grids)} blocks with no layout: "
+            "give images that the processor does not cut into pieces"
+        )
     inside = cells_inside(tokens.grids[0], boxes).to(tokens.aligned.device)
     found = relevance(tokens.aligned[tokens.blocks[0]], text.tokens, text.pooled, sign=sign, q=q)
     maps = {"global": found.global_score, "dense": found.dense_score}

@@ -1,0 +1,157 @@
+"""What the hooks cost: a pruned model beside the stock model on the same, already shortened sequence.
+
+The stock model gets by hand what pruning leaves: fewer features, fewer ids, explicit positions. Both then do the same
+arithmetic, so the ratio of their times is the price of the hooks: finding the images, compaction, the ledger, masks.
+The choice of tokens itself is a fixed list. Both take turns within one run, in CPU time, on one thread; medians.
+
+    python benchmarks/overhead.py            # about two minutes
+    python benchmarks/overhead.py --quick
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import common
+import torch
+import transformers as hf
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import eadp
+from eadp import Method, Selection, TextGuide, VisualTokens
+
+IMAGE = 31999
+LIMITS = {"decode": 1.02, "prefill": 1.01}
+
+
+@dataclass(frozen=True)
+class Fixed(Method):
+    """Every k-th token, a list that is made once."""
+
+    name: ClassVar[str] = "fixed"
+    citation: ClassVar[str] = "none"
+    step: int = 4
+
+    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        return Selection(torch.arange(0, len(tokens), self.step), len(tokens), self.name)
+
+
+def model_of_100m() -> Any:
+    """LLaVA's architecture: 576 tokens an image, about 100 million parameters."""
+    torch.manual_seed(0)
+    vision = hf.CLIPVisionConfig(
+        hidden_size=256,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        image_size=336,
+        patch_size=14,
+        attn_implementation="sdpa",
+    )
+    text = hf.LlamaConfig(
+        hidden_size=640,
+        intermediate_size=1792,
+        num_hidden_layers=12,
+        num_attention_heads=10,
+        vocab_size=32000,
+    )
+    return hf.LlavaForConditionalGeneration(
+        hf.LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE)
+    ).eval()
+
+
+def prompt() -> dict[str, Tensor]:
+    ids = torch.randint(3, 30000, (1, 640))
+    ids[0, 5 : 5 + 576] = IMAGE
+    return {"input_ids": ids, "pixel_values": torch.randn(1, 3, 336, 336)}
+
+
+def shortened(model: Any, inputs: dict[str, Tensor], columns: Tensor) -> Callable[[], Any]:
+    """The stock model's prefill on the kept columns."""
+    kept = columns[0]
+    rows = kept[inputs["input_ids"][0] == IMAGE]
+    ids, positions = inputs["input_ids"][:, kept], torch.arange(len(kept))[kept][None]
+
+    def run() -> Any:
+        output = model.model.get_image_features(inputs["pixel_values"], return_dict=True)
+        output.pooler_output = [output.pooler_output[0][rows]]
+        return model(
+            input_ids=ids,
+            position_ids=positions,
+            mm_encoder_outputs={"image": output},
+            use_cache=True,
+            logits_to_keep=1,
+        )
+
+    return run
+
+
+def measure(repeats: int) -> dict[str, dict[str, float]]:
+    model, inputs = model_of_100m(), prompt()
+    pruned = eadp.attach(model, method=Fixed())
+    attached = model(**inputs, use_cache=True, logits_to_keep=1)
+    columns = pruned.columns
+    pruned.detach()
+    if columns is None:
+        raise RuntimeError("the prompt was not pruned")
+    stock_prefill = shortened(model, inputs, columns)
+    stock = stock_prefill()
+    torch.testing.assert_close(stock.logits, attached.logits, rtol=1e-4, atol=1e-4)
+    token, length = torch.tensor([[7]]), inputs["input_ids"].shape[1]
+
+    def step(cache: Any) -> Callable[[], Any]:
+        def run() -> Any:
+            out = model(input_ids=token, position_ids=torch.tensor([[length]]), past_key_values=cache)
+            cache.crop(-1)
+            return out
+
+        return run
+
+    def while_attached(call: Callable[[], Any]) -> Callable[[], Any]:
+        """Attaching and detaching is part of the time, which only makes the ratio worse."""
+
+        def run() -> Any:
+            with eadp.attach(model, method=Fixed()):
+                return call()
+
+        return run
+
+    def several(call: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: [call() for _ in range(8)]
+
+    cases = {
+        "prefill": {
+            "stock": stock_prefill,
+            "eadp": while_attached(lambda: model(**inputs, use_cache=True, logits_to_keep=1)),
+        },
+        "decode": {
+            "stock": several(step(stock.past_key_values)),
+            "eadp": while_attached(several(step(attached.past_key_values))),
+        },
+    }
+    with torch.inference_mode():
+        return {name: common.medians(common.interleaved(calls, repeats)) for name, calls in cases.items()}
+
+
+def main(quick: bool = False) -> None:
+    common.one_thread()
+    times = measure(10 if quick else 60)
+    table = Table("", "stock ms", "eadp ms", "ratio", "limit")
+    ratios = {}
+    for name, each in times.items():
+        ratios[name] = each["eadp"] / each["stock"]
+        table.add_row(name, f"{each['stock']:.2f}", f"{each['eadp']:.2f}", f"{ratios[name]:.4f}", f"{LIMITS[name]:.2f}")
+    Console().print(table)
+    common.save("overhead", {"machine": common.machine(), "times": times, "ratios": ratios})
+    if any(ratio > LIMITS[name] for name, ratio in ratios.items()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""What it costs: multiply-adds from a configuration alone."""
