@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from PIL import Image
 
+from eadp.core import Relevance
 from eadp.evaluate.statistics import wilson
 from eadp.methods import Method, make
 from eadp.pocket import guide as pocket_guide
@@ -170,7 +171,7 @@ def pointing(total: int, split: str = "test", sign: float | None = None, **setti
             if not sample.boxes:
                 continue
             model(**processor(images=sample.image, text=sample.prompt, return_tensors="pt"), logits_to_keep=1)
-            relevance = pruned.last[0].relevance
+            relevance = cast(Relevance, pruned.last[0].relevance)
             inside = _inside(pruned.pictures[0].grids[0], sample.boxes)
             ratios.append((relevance.score[inside].mean() / relevance.score[~inside].mean()).item())
             if relevance.words is not None:
