@@ -67,7 +67,7 @@ def test_exactly_the_budget_whatever_the_blocks(name: str, grids: list[tuple[int
         torch.randn(total, 5, generator=g),
         grids,
         attention=[
-            TowerAttention(layer, 24, *torch.rand(1, total, generator=g), torch.randn(total, 2, 3, generator=g), cls)
+            TowerAttention(layer, 24, torch.randn(total, 2, 3, generator=g), cls, torch.rand(total, generator=g))
             for layer in method.vision_layers(24, "llava")
             for cls in [torch.rand(total, generator=g) if has_cls else None]
         ],
@@ -294,9 +294,9 @@ def looked(
     layer = TowerAttention(
         22,
         24,
-        torch.full((n,), 1 / n) if received is None else torch.tensor(received),
         torch.stack([keys + spread, keys - spread], dim=1),
         None if cls is None else torch.tensor(cls),
+        None if received is None else torch.tensor(received),
     )
     return VisualTokens(torch.randn(n, 3), None, [grid], attention=[layer])
 
@@ -351,7 +351,7 @@ def test_prumerge() -> None:
     a = [0.05, 0.1, 0.3, 0.06, 0.04, 0.2, 0.07, 0.1]
     tokens = looked(a, directions(5, 0, 90, 95, 350, 180, 175, 80), (2, 4))
     layer = tokens.attention[0]
-    flat = TowerAttention(23, 24, layer.received, layer.keys.mean(1, keepdim=True), layer.cls)
+    flat = TowerAttention(23, 24, layer.keys.mean(1, keepdim=True), layer.cls)
     found = make("prumerge", keep=4, neighbours=2).select(
         VisualTokens(tokens.features, None, tokens.grids, attention=[flat])
     )
@@ -376,7 +376,8 @@ def test_prumerge_lets_the_image_decide() -> None:
 def received(middle: list[float], deep: list[float], grid: tuple[int, int]) -> VisualTokens:
     n = len(middle)
     layers = [
-        TowerAttention(layer, 24, torch.tensor(row), torch.zeros(n, 1, 1)) for layer, row in ((9, middle), (22, deep))
+        TowerAttention(layer, 24, torch.zeros(n, 1, 1), received=torch.tensor(row))
+        for layer, row in ((9, middle), (22, deep))
     ]
     return VisualTokens(torch.randn(n, 3), None, [grid], attention=layers)
 
@@ -426,6 +427,14 @@ def test_attention_that_is_missing_is_named() -> None:
     for name in ("visionzip", "prumerge", "hiprune"):
         with pytest.raises(ValueError, match=f"{name} goes by the vision tower's attention"):
             make(name, keep=2).select(tokens)
+
+
+def test_attention_must_say_what_a_method_goes_by() -> None:
+    with pytest.raises(ValueError, match="must say what its tokens received"):
+        TowerAttention(0, 24, torch.zeros(4, 1, 1))
+    only_cls = TowerAttention(0, 24, torch.zeros(4, 1, 1), cls=torch.rand(4))
+    with pytest.raises(ValueError, match="not only what CLS attends to"):
+        HiPrune(keep=2).select(VisualTokens(torch.randn(4, 3), None, [(2, 2)], attention=[only_cls] * 2))
 
 
 def test_room_for_one_more_token() -> None:

@@ -140,6 +140,16 @@ def test_qwens_windows_come_back_in_order(
         torch.testing.assert_close(one.attention[0].received, expected / len(one), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["visionzip", "prumerge"])
+def test_only_the_row_of_cls_is_computed_where_there_is_one(name: str) -> None:
+    (one,) = pictures("llava", [[(28, 28)]], method=name)
+    assert one.attention[0].cls is not None
+    assert one.attention[0].received is None
+    (one,) = pictures("paligemma", [[(16, 16)]], method=name)
+    assert one.attention[0].cls is None
+    assert one.attention[0].received is not None
+
+
 @every_prompt
 def test_every_token_has_its_attention(family: str, sizes: Sizes) -> None:
     """Received attention averages to 1/N, less what CLS gets, whatever was cropped, pooled and reordered."""

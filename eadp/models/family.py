@@ -65,15 +65,15 @@ class Picture:
 class TowerLayer:
     """What one attention layer of the vision tower did in one call, in the tower's own order of B sequences of L.
 
-    received: B×L, mean over heads, sum over queries. keys: B×L×heads×c. cls: B×L, the first query's row, mean over
-    heads; None for towers without a CLS token.
+    keys: B×L×heads×c. cls: B×L, the first query's row, mean over heads; None for towers without a CLS token.
+    received: B×L, mean over heads, sum over queries; None where nobody asked.
     """
 
     layer: int
     depth: int
-    received: Tensor
     keys: Tensor
     cls: Tensor | None
+    received: Tensor | None
 
 
 @dataclass(frozen=True)
