@@ -140,6 +140,31 @@ def test_qwens_windows_come_back_in_order(
         torch.testing.assert_close(one.attention[0].received, expected / len(one), rtol=1e-4, atol=1e-6)
 
 
+def test_pixtral_sees_several_images_in_one_sequence() -> None:
+    """LLaVA's class with Pixtral's tower: attention is masked to each image, so that each image's adds up to 1."""
+    vision = dict(tiny.TOWER, model_type="pixtral", image_size=32, patch_size=4, head_dim=16)
+    config = hf.LlavaConfig(
+        vision_config=vision,
+        text_config=tiny.LLAMA,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        **tiny.IMAGE,
+    )
+    model = hf.LlavaForConditionalGeneration(config).eval().requires_grad_(False)
+    ids = torch.tensor([[40, *[config.image_token_id] * 6, 41, *[config.image_token_id] * 4, 42]])
+    inputs = {"pixel_values": torch.randn(2, 3, 8, 12), "image_sizes": torch.tensor([[8, 12], [8, 8]])}
+    with eadp.attach(model, method="hiprune", keep=2) as pruned:
+        model(input_ids=ids, **inputs)
+        assert [(len(each), each.total) for each in pruned.last] == [(2, 6), (2, 4)]
+        for one in pruned.pictures:
+            torch.testing.assert_close(one.attention[0].received.sum(), torch.tensor(1.0))
+    with (
+        eadp.attach(model, method="downsample", keep=2),
+        pytest.raises(ValueError, match="PixtralVisionModel cannot be shown an image at another resolution"),
+    ):
+        model(input_ids=ids, **inputs)
+
+
 @pytest.mark.parametrize("name", ["visionzip", "prumerge"])
 def test_only_the_row_of_cls_is_computed_where_there_is_one(name: str) -> None:
     (one,) = pictures("llava", [[(28, 28)]], method=name)

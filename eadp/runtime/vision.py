@@ -44,6 +44,8 @@ class TowerWatch:
         recorded: list[TowerLayer] = []
         try:
             yield recorded
+            if silent := [layer for layer, calls in self._calls.items() if not calls]:
+                raise RuntimeError(f"the vision tower was run past its attention layers {silent}: nothing to go by")
             recorded += [_side_by_side(self._calls[layer]) for layer in self.layers]
         finally:
             self._calls = None
