@@ -65,6 +65,8 @@ def attach(
     where: Positions = positions if positions is not None else getattr(before, "positions", "keep")
     if where not in get_args(Positions):
         raise ValueError(f'positions must be "keep" or "repack", got {where!r}')
+    if before is not None and before.stage != "before":
+        raise ValueError(f"{before.name} is to prune inside the language model, so it must be an InsideMethod")
     if before is not None and (more := sorted(before.needs - {"text"})):
         raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
     family = family_of(model)
