@@ -57,16 +57,16 @@ def test_a_pruned_cache_on_a_detached_model() -> None:
 def test_a_cache_is_cropped_no_further_than_its_images() -> None:
     model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA)
     width = inputs["input_ids"].shape[1]
-    last = int((inputs["input_ids"] == model.config.image_token_id).any(0).nonzero().max())
+    first = int((inputs["input_ids"] == model.config.image_token_id).any(0).nonzero().min())
     mask = inputs["attention_mask"]
     with eadp.attach(model, method=Ragged()):
         cache = model(**inputs, use_cache=True).past_key_values
         cache.crop(-3)
         assert cache.get_seq_length() == width - 3
         more = {"input_ids": inputs["input_ids"][:, -3:], "attention_mask": mask, "past_key_values": cache}
-        torch.testing.assert_close(model(**more).logits[:, -1], model(**inputs).logits[:, -1])
+        torch.testing.assert_close(model(**more).logits[:, -1], model(**inputs).logits[:, -1], rtol=1e-4, atol=1e-4)
         with pytest.raises(ValueError, match="pruned"):
-            cache.crop(last - width)
+            cache.crop(first - width)
 
 
 def test_a_cache_that_is_reset_forgets() -> None:
@@ -76,4 +76,4 @@ def test_a_cache_that_is_reset_forgets() -> None:
         cache.reset()
         assert cache.get_seq_length() == 0
         fresh = model(**inputs, use_cache=True).logits
-        torch.testing.assert_close(model(**inputs, past_key_values=cache).logits, fresh)
+        torch.testing.assert_close(model(**inputs, past_key_values=cache).logits, fresh, rtol=1e-4, atol=1e-4)

@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 import transformers as hf
-from by_hand import SPECIAL_IDS
+from by_hand import SPECIAL_IDS, answers
 from PIL import Image
 from prompts import CLIPS, IMAGES, Sizes, every_prompt
 from simple_methods import Guide
@@ -247,6 +247,16 @@ def test_beams_and_training(family: str, name: str) -> None:
             assert bool(weight.grad.any())
         finally:
             weight.requires_grad_(False).grad = None
+
+
+@pytest.mark.parametrize(("family", "name"), [("llava", "visionzip"), ("qwen3_vl", "downsample")])
+def test_before_and_inside_in_a_chain(family: str, name: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
+    with eadp.attach(model, method=[make(name, keep=0.7), make("dart", keep=2)]) as pruned:
+        _, logits = answers(model, **inputs)
+        assert {each.method for each in pruned.last} == {f"{name}+dart"}
+        _, uncached = answers(model, **inputs, use_cache=False)
+    torch.testing.assert_close(uncached, logits, rtol=1e-4, atol=1e-4)
 
 
 # ── At another resolution ─────────────────────────────────────────────────────────────────────────────────────────────

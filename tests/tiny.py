@@ -144,7 +144,9 @@ FAMILIES = tuple(CONFIGS)
 def model(family: str, seed: int = 0, attention: str = "sdpa") -> hf.PreTrainedModel:
     """The family's model with weights large enough that every token of the prompt matters to the answer."""
     kind, settings = CONFIGS[family]
-    built = hf.AutoModelForImageTextToText.from_config(kind(**settings), attn_implementation=attention).eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        built = hf.AutoModelForImageTextToText.from_config(kind(**settings), attn_implementation=attention).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in built.named_parameters():

@@ -2,6 +2,7 @@
 
 from eadp.core.blocks import cover_by_quota, cover_by_share
 from eadp.core.cells import even_cells, largest_grid, regular_cells
+from eadp.core.density import density_peaks
 from eadp.core.diversity import Picks, dpp, max_min
 from eadp.core.facility import FacilityLocation, facility_location
 from eadp.core.quotas import alike, allocate
@@ -30,6 +31,7 @@ __all__ = [
     "allocate",
     "cover_by_quota",
     "cover_by_share",
+    "density_peaks",
     "dpp",
     "even_cells",
     "facility_location",

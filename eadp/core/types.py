@@ -154,6 +154,7 @@ class Selection:
     scores:   N, what the method ranked the tokens by.
     merge:    K×N where kept tokens absorb others: new row k = Σ_j merge[k, j] · feature j. None: rows as they were.
               K×(N + E) where the E extra tokens are among them.
+    per_layer: how many tokens each layer of the language model processes, where not all process the same.
     relevance, notes: how the method got there.
     """
 
@@ -167,6 +168,7 @@ class Selection:
     quotas: tuple[int, ...] = ()
     scores: Tensor | None = None
     merge: Tensor | None = None
+    per_layer: tuple[int, ...] = ()
     relevance: Relevance | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -179,6 +181,22 @@ class Selection:
         mask = self.indices.new_zeros(self.total, dtype=torch.bool)
         mask[self.indices] = True
         return mask
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """(layer, tokens from it on) for each layer of the language model, counted from 0, before which some went."""
+        pairs = zip(self.per_layer, self.per_layer[1:], strict=False)
+        return tuple((layer, now) for layer, (former, now) in enumerate(pairs, start=1) if now != former)
+
+    @property
+    def tokens_after(self) -> int:
+        """Tokens left after the last cut."""
+        return len(self)
+
+    @property
+    def tokens_layer_mean(self) -> float:
+        """Mean over the layers of the language model of the tokens that each processes."""
+        return sum(self.per_layer) / len(self.per_layer) if self.per_layer else float(len(self))
 
     @property
     def words(self) -> tuple[str, ...] | None:

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from eadp.core import Selection
 from eadp.methods import Method, make
+from eadp.methods.inside import InsideMethod
 from eadp.models import Family, Picture, family_of
 from eadp.runtime.before import BeforeLanguageModel
 from eadp.runtime.choose import BudgetOver, Chooser
 from eadp.runtime.hooks import MARK, Hooks
+from eadp.runtime.inside import Everything, InsideLanguageModel
 from eadp.runtime.positions import Positions
 from eadp.runtime.sight import Sight
 
@@ -28,7 +30,7 @@ def attach(
     model: nn.Module,
     processor: Any = None,
     *,
-    method: str | Method = "eadp",
+    method: str | Method | Sequence[Method] = "eadp",
     keep: int | float | None = None,
     coverage: float | None = None,
     guide: Guide | str | None = None,
@@ -48,7 +50,7 @@ def attach(
     processor:   reads the question from the prompt and finds the text guide. None where neither is needed: the method
                  takes no text, or `guide` and `question` are given.
     method:      a method's name, or a method. keep, coverage and further settings are the method's, and win over those
-                 that a given method already has.
+                 that a given method already has. Or two methods, one before the language model and one inside it.
     keep:        a count (64), or a share of each image's tokens (0.25). An image with no more tokens stays whole.
     guide:       brings text to the visual tokens; or the checkpoint (name or path) of the encoder to take for it.
     question:    what the prompt asks, or a function of its ids; default: the text of the last user turn.
@@ -57,21 +59,38 @@ def attach(
     keep_newlines: also keep the newline tokens of rows of which no token stayed. Newlines never count as tokens.
     """
     given = {name: value for name, value in {"keep": keep, "coverage": coverage}.items() if value is not None}
-    chosen = _method(method, given | settings)
+    before, inside = _chain(method, given | settings)
     if budget_over not in get_args(BudgetOver):
         raise ValueError(f'budget_over must be "image" or "prompt", got {budget_over!r}')
-    where: Positions = positions if positions is not None else getattr(chosen, "positions", "keep")
+    where: Positions = positions if positions is not None else getattr(before, "positions", "keep")
     if where not in get_args(Positions):
         raise ValueError(f'positions must be "keep" or "repack", got {where!r}')
-    if chosen.stage != "before":
-        raise ValueError(f"{chosen.name} prunes inside the language model; attach runs methods that prune before it")
-    if more := sorted(chosen.needs - {"text", "vision_attention", "pixels"}):
-        raise ValueError(f"{chosen.name} needs {', '.join(more)}, which attach does not gather")
+    if before is not None and before.stage != "before":
+        raise ValueError(f"{before.name} is to prune inside the language model, so it must be an InsideMethod")
+    if before is not None and (more := sorted(before.needs - {"text", "vision_attention", "pixels"})):
+        raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
     family = family_of(model)
     if MARK in vars(family.base):
         raise RuntimeError("this model is pruned already; detach it first")
-    text = _guide(model, processor, guide, chosen) if "text" in chosen.needs else None
-    return Pruned(family, chosen, text, processor, question, where, budget_over, keep_newlines)
+    text = _guide(model, processor, guide, before) if before is not None and "text" in before.needs else None
+    return Pruned(model, family, before, inside, text, processor, question, where, budget_over, keep_newlines)
+
+
+def _chain(
+    method: str | Method | Sequence[Method], settings: dict[str, Any]
+) -> tuple[Method | None, InsideMethod | None]:
+    """The method before the language model, and the one inside it."""
+    if isinstance(method, str | Method):
+        method = _method(method, settings)
+        return (None, method) if isinstance(method, InsideMethod) else (method, None)
+    if settings:
+        raise TypeError(f"give {', '.join(settings)} to the methods of the list, not to attach")
+    if len(method) != 2 or isinstance(method[0], InsideMethod) or not isinstance(method[1], InsideMethod):
+        raise ValueError(
+            "a list of methods is one that prunes before the language model and one that prunes inside it, "
+            f"such as [EADP(keep=128), PyramidDrop()]; got {[each.name for each in method]}"
+        )
+    return method[0], method[1]
 
 
 def _method(method: str | Method, settings: dict[str, Any]) -> Method:
@@ -98,8 +117,10 @@ class Pruned:
 
     def __init__(
         self,
+        model: nn.Module,
         family: Family,
-        method: Method,
+        before: Method | None,
+        inside: InsideMethod | None,
         guide: Guide | None,
         processor: Any,
         question: Question | None,
@@ -108,14 +129,17 @@ class Pruned:
         keep_newlines: bool,
     ) -> None:
         self.family = family
-        self.method = method
+        self.methods = tuple(method for method in (before, inside) if method is not None)
+        self.method = self.methods[0]
         self.guide = guide
         self._processor = processor
         self._question = question
         self._asked: Sequence[str] | str | None = None
         self._hooks = Hooks()
-        chooser = Chooser(method, guide, budget_over, keep_newlines)
-        self._pruning = BeforeLanguageModel(Sight(family, self._question_of, method), chooser, positions)
+        chooser = Chooser(before or Everything(), guide, budget_over, keep_newlines)
+        cutting = None if inside is None else InsideLanguageModel(model, family, inside, chooser)
+        sight = Sight(family, self._question_of, chooser.method)
+        self._pruning = BeforeLanguageModel(sight, chooser, positions, cutting)
         self._pruning.install(self._hooks)
         self._hooks.override(family.base, MARK, True)
 

@@ -8,7 +8,7 @@ translated, and most not even that.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,11 +19,13 @@ from eadp.models.family import Picture
 from eadp.runtime.choose import Choice, Chooser
 from eadp.runtime.compact import Compaction
 from eadp.runtime.hooks import Hooks
+from eadp.runtime.inside import InsideLanguageModel
 from eadp.runtime.ledger import Ledger, keep_ledger, ledger_of
-from eadp.runtime.masks import continued, prefilled, segment, settled
+from eadp.runtime.masks import Mask, continued, prefilled, segment, settled
 from eadp.runtime.merge import deepstack, merged
+from eadp.runtime.passes import Prompted
 from eadp.runtime.positions import Positions, counting, logical, repacked
-from eadp.runtime.sight import Sight
+from eadp.runtime.sight import Sight, View
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -43,15 +45,20 @@ class BeforeLanguageModel:
     selections, pictures: of the last prefill; columns: B×L, which columns of its prompts stayed.
     """
 
-    def __init__(self, sight: Sight, chooser: Chooser, positions: Positions) -> None:
+    def __init__(
+        self, sight: Sight, chooser: Chooser, positions: Positions, inside: InsideLanguageModel | None = None
+    ) -> None:
         self.sight = sight
         self.family = sight.family
         self.chooser = chooser
         self.positions = positions
+        self.inside = inside
         self.selections: list[Selection] = []
         self.pictures: list[Picture] = []
         self.columns: Tensor | None = None
         self._plan: Plan | None = None
+        self._owner = weakref.ref(self.family.base)
+        self._untranslated: Mask = None
 
     def install(self, hooks: Hooks) -> None:
         text = self.family.text_model
@@ -65,12 +72,15 @@ class BeforeLanguageModel:
         hooks.before(text, self._shorten)
         hooks.after(text, self._lengthen)
         hooks.before(text.get_submodule("rotary_emb"), self._turn)
+        if self.inside is not None:
+            self.inside.install(hooks)
 
     def _translate(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Where the base model builds masks, it has to build them from the physical one."""
         ledger = ledger_of(kwargs.get("past_key_values"))
         if ledger is None or self.sight.has_images:
             return None
+        self._untranslated = kwargs.get("attention_mask")
         ids = kwargs.get("input_ids")
         return args, _masked(kwargs, ledger, ids if ids is not None else kwargs["inputs_embeds"])
 
@@ -84,11 +94,18 @@ class BeforeLanguageModel:
                     "this model cannot place a new image on a cache that already holds a conversation; "
                     "start from an empty cache and the whole conversation"
                 )
-            choice = self._choose(kwargs)
+            past = ledger or Ledger()
+            view, choice = self._choose(kwargs)
+            shortened = kwargs if choice.changes_nothing else self._shortened(kwargs, choice, past, start)
+            if self.inside is not None:
+                plan = None if self._plan is None else self._plan.compaction
+                self.inside.begin(Prompted.of(kwargs, shortened, plan, past, start), view, choice, plan)
             if not choice.changes_nothing:
-                return args, self._shortened(kwargs, choice, ledger or Ledger(), start)
+                return args, shortened
         if ledger is None:
             return None
+        if not self.sight.has_images:
+            self._resume(self._untranslated if self.family.makes_masks else kwargs.get("attention_mask"), ledger)
         embeddings = kwargs["inputs_embeds"]
         kwargs = dict(kwargs) if self.family.makes_masks else _masked(kwargs, ledger, embeddings)
         if ledger.shift is not None:
@@ -97,14 +114,23 @@ class BeforeLanguageModel:
             kwargs["position_ids"] = ids - ledger.shift.to(ids.device)[:, None]
         return args, kwargs
 
-    def _choose(self, kwargs: dict[str, Any]) -> Choice:
+    def _resume(self, mask: Mask, ledger: Ledger) -> None:
+        if self.inside is not None:
+            self.inside.resume(mask, ledger)
+        elif ledger.deeper:
+            raise ValueError(
+                "this cache was cut between the layers of the language model; "
+                "attach a method that prunes inside it to go on"
+            )
+
+    def _choose(self, kwargs: dict[str, Any]) -> tuple[View, Choice]:
         embeddings = kwargs["inputs_embeds"]
         with torch.no_grad():
             view = self.sight.view(embeddings.shape[1], kwargs.get("attention_mask"))
             choice = self.chooser.choose(view, embeddings[:: view.beams].detach())
         self.pictures = [each.picture for each in view.placed]
         self.selections, self.columns = choice.selections, choice.keep
-        return choice.repeated(view.beams)
+        return view, choice.repeated(view.beams)
 
     def _shortened(self, kwargs: dict[str, Any], choice: Choice, past: Ledger, start: int) -> dict[str, Any]:
         """The call with the kept columns only. start: physical columns before it."""
@@ -144,7 +170,7 @@ class BeforeLanguageModel:
             valid=seen,
             padded=past.padded or (valid is not None and not bool(valid.all())),
             shift=shift,
-            owner=weakref.ref(self.family.base),
+            owner=self._owner,
         )
         self._plan = Plan(plan, ledger, None if self.family.mrope else turned)
         return shortened
@@ -160,10 +186,20 @@ class BeforeLanguageModel:
 
     def _lengthen(self, text: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         plan, self._plan = self._plan, None
-        if plan is None or output is None:
+        prefill = None if self.inside is None else self.inside.end()
+        if output is None or (plan is None and prefill is None):
             return None
-        if output.past_key_values is not None:
-            keep_ledger(output.past_key_values, plan.ledger)
+        cache = output.past_key_values
+        ledger = ledger_of(cache) if plan is None else plan.ledger
+        if prefill is not None:
+            self.selections, self.columns = prefill.selections(self.selections), prefill.columns(self.columns)
+            prefill.restore(output)
+            if prefill.ledgers:
+                ledger = replace(ledger or Ledger(owner=self._owner), deeper=tuple(prefill.ledgers))
+        if cache is not None and ledger is not None:
+            keep_ledger(cache, ledger)
+        if plan is None:
+            return output
         output.last_hidden_state = plan.compaction.restore(output.last_hidden_state)
         if output.hidden_states is not None:
             output.hidden_states = tuple(plan.compaction.restore(states) for states in output.hidden_states)

@@ -57,7 +57,7 @@ class Chooser:
         keep = torch.ones(embeddings.shape[:2], dtype=torch.bool)
         merges, selections = [], []
         texts: dict[int, TextGuide] = {}
-        for group in self._groups(view.placed):
+        for group in self.groups(view.placed):
             row = group[0].row
             if self.guide is not None and row not in texts:
                 texts[row] = _on(self.guide.encode(view.question(row)), embeddings.device)
@@ -69,11 +69,11 @@ class Chooser:
                 merges.append(Merge(row, columns, columns[kept], selection.merge, extra.rows, extra.deepstack))
             parts = split(selection, [each.picture for each in group])
             for each, part in zip(group, parts, strict=True):
-                keep[row, each.columns] = self._stays(each.picture, part.indices.cpu())
+                keep[row, each.columns] = self.stays(each.picture, part.indices.cpu())
             selections += parts
         return Choice(keep, merges, selections)
 
-    def _groups(self, placed: list[Placed]) -> list[list[Placed]]:
+    def groups(self, placed: list[Placed]) -> list[list[Placed]]:
         """The pictures that share a budget."""
         if self.budget_over == "image":
             return [[each] for each in placed]
@@ -118,7 +118,7 @@ class Chooser:
             aligned.append(picture.arrange(guide.align(picture.states)))
         return torch.cat(aligned).to(features.device)
 
-    def _stays(self, picture: Picture, kept: Tensor) -> Tensor:
+    def stays(self, picture: Picture, kept: Tensor) -> Tensor:
         """length: the slots that stay: the kept tokens, and the newlines of rows that still have one."""
         stays = torch.ones(picture.length, dtype=torch.bool)
         stays[picture.slots] = False

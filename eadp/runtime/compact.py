@@ -39,6 +39,18 @@ class Compaction:
         tail = int(keep.all(0).flip(0).cumprod(0).sum())
         return cls(index, valid, fill, index.gather(1, padding)[:, 0], index[:, -1], tail)
 
+    @classmethod
+    def identity(cls, rows: int, length: int, valid: Tensor | None, device: torch.device) -> Compaction:
+        """All columns stay where they are, padding among them. valid: B×L, false for it."""
+        index = torch.arange(length, device=device).expand(rows, -1)
+        return cls(index, valid, index, index[:, 0], index[:, -1], length)
+
+    def then(self, later: Compaction) -> Compaction:
+        """Both at once, where `later` shortens the P columns once more."""
+        index, fill = self.index.gather(1, later.index), later.fill.gather(1, self.fill)
+        first, last = (self.index.gather(1, each[:, None])[:, 0] for each in (later.first, later.last))
+        return Compaction(index, later.valid, fill, first, last, min(self.tail, later.tail))
+
     @property
     def length(self) -> int:
         return self.index.shape[1]

@@ -31,6 +31,7 @@ class Ledger:
     padded:  whether a pruned prefill had padding, kept or not.
     shift:   B, how far positions lag behind the logical ones because they were renumbered; None where they were not.
     owner:   the model whose hooks translate masks for this cache.
+    deeper:  the layers from which on the cache holds still fewer tokens, with what is to be remembered there.
     """
 
     offset: int = 0
@@ -40,11 +41,18 @@ class Ledger:
     padded: bool = False
     shift: Tensor | None = None
     owner: weakref.ref[nn.Module] | None = None
+    deeper: tuple[tuple[int, Ledger], ...] = ()
+
+    def at(self, layer: int) -> Ledger:
+        """What is to be remembered of one layer of the cache."""
+        return next((ledger for first, ledger in reversed(self.deeper) if first <= layer), self)
 
     def rows(self, change: Callable[[Tensor], Tensor]) -> None:
         """Do to the rows what is done to the cache's."""
         self.valid = None if self.valid is None else change(self.valid)
         self.shift = None if self.shift is None else change(self.shift)
+        for _, ledger in self.deeper:
+            ledger.rows(change)
 
     def crop(self, length: int) -> None:
         """Forget the columns from `length` on."""
@@ -75,7 +83,7 @@ class _Ledgered:
     ledger: Ledger
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return _stock(self).get_seq_length(layer_idx) + self.ledger.offset
+        return _stock(self).get_seq_length(layer_idx) + self.ledger.at(layer_idx).offset
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         owner = self.ledger.owner and self.ledger.owner()
@@ -88,7 +96,8 @@ class _Ledgered:
         self.ledger = Ledger(owner=self.ledger.owner)
 
     def crop(self, tokens_to_remove: int) -> None:
-        self.ledger.crop(int(_stock(self).get_seq_length()) + min(tokens_to_remove, 0))
+        for first, ledger in ((0, self.ledger), *self.ledger.deeper):
+            ledger.crop(int(_stock(self).get_seq_length(first)) + min(tokens_to_remove, 0))
         _stock(self).crop(tokens_to_remove)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
 from eadp.runtime.compact import Compaction, hidden, visible, within
 from eadp.runtime.ledger import Ledger
@@ -62,24 +63,46 @@ def prefilled(mask: Mask, valid: Tensor | None, plan: Compaction, cache: Cache |
     if full is None or full.ndim == 2:
         return valid
     square = plan.square(full)
+    first = {sliding: layer for layer, sliding in reversed(list(enumerate(cache.is_sliding if cache else ())))}
     if not isinstance(mask, dict):
-        return _widened(square, plan, cache, sliding=False)
+        return _widened(square, cache, first.get(False))
     shortened: dict[str, Tensor | None] = {}
     for kind in mask:
         sliding = kind == SLIDING
         if sliding and window is None:
             raise ValueError("the mask is for sliding layers, but the language model's configuration has no window")
         part = within(square, window) if sliding and window is not None else square
-        shortened[kind] = _widened(part, plan, cache, sliding)
+        shortened[kind] = _widened(part, cache, first.get(sliding))
     return shortened
 
 
-def _widened(mask: Tensor, plan: Compaction, cache: Cache | None, sliding: bool) -> Tensor:
-    """As many columns as the cache's layers will answer with: static ones answer with all their slots."""
-    if cache is None or sliding not in cache.is_sliding:
+def _widened(mask: Tensor, cache: Cache | None, layer: int | None) -> Tensor:
+    """As many columns as this layer of the cache will answer with: static ones answer with all their slots."""
+    if cache is None or layer is None:
         return mask
-    width, _ = cache.get_mask_sizes(plan.length, cache.is_sliding.index(sliding))
-    return F.pad(mask, (0, width - plan.length), value=hidden(mask.dtype))
+    length = mask.shape[-1]
+    width, _ = cache.get_mask_sizes(length, layer)
+    return F.pad(mask, (0, width - length), value=hidden(mask.dtype))
+
+
+def kind_of(config: Any, layer: int) -> str:
+    """What a layer of the language model sees: everything, or the last few tokens."""
+    kinds = getattr(config, "layer_types", None)
+    return kinds[layer] if kinds else FULL
+
+
+def gathered(mask: Tensor, plan: Compaction, config: Any, cache: Cache | None, layer: int) -> Tensor:
+    """The mask of one layer for the P tokens that are left of a prefill. mask: 4-D, of layers that see everything."""
+    square = plan.square(mask)
+    if kind_of(config, layer) == SLIDING:
+        square = within(square, config.sliding_window)
+    return _widened(square, cache, layer)
+
+
+def causal(states: Tensor, valid: Tensor | None, config: Any, cache: Cache | None, layer: int) -> Any:
+    """The stock mask of one layer, by what this layer of the cache holds. valid: B×(held + P), false for padding."""
+    make = create_sliding_window_causal_mask if kind_of(config, layer) == SLIDING else create_causal_mask
+    return make(config=config, inputs_embeds=states, attention_mask=valid, past_key_values=cache, layer_idx=layer)
 
 
 def continued(mask: Mask, ledger: Ledger, cache: Any, rows: int, length: int, device: torch.device) -> Mask:

@@ -1,0 +1,261 @@
+"""One call of the language model on its way through the layers: a prefill that is cut, or a continuation of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from eadp.core import Selection
+from eadp.methods.inside import InsideMethod
+from eadp.runtime.choose import Chooser
+from eadp.runtime.compact import Compaction
+from eadp.runtime.ledger import Ledger
+from eadp.runtime.masks import Mask, causal, flat, gathered, kind_of, segment, settled
+from eadp.runtime.merge import Merge, merged
+from eadp.runtime.positions import counting
+from eadp.runtime.probe import Heads, ahead
+from eadp.runtime.remaining import Remaining, View, exact
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """What comes into the first layer.
+
+    embeddings: B×P₀×d. mask: as the language model got it. valid: B×P₀, false for padding; None where there is none.
+    past:    what the cache already had to remember. start: what its first layer holds.
+    logical: the mask over everything, as if nothing had been dropped; length: of this call, likewise.
+    tail:    how many columns at the end had nothing dropped among them.
+    """
+
+    embeddings: Tensor
+    mask: Mask
+    valid: Tensor | None
+    past: Ledger
+    start: int
+    logical: Mask
+    length: int
+    tail: int
+
+    @classmethod
+    def of(
+        cls, call: dict[str, Any], shortened: dict[str, Any], plan: Compaction | None, past: Ledger, start: int
+    ) -> Prompted:
+        """call: of the language model; shortened: the same after `plan`, where a method before it dropped tokens."""
+        mask, length = call.get("attention_mask"), call["inputs_embeds"].shape[1]
+        valid = segment(mask, length) if plan is None else plan.valid
+        return cls(
+            embeddings=shortened["inputs_embeds"].detach(),
+            mask=shortened.get("attention_mask"),
+            valid=None if valid is None or bool(valid.all()) else valid,
+            past=past,
+            start=start,
+            logical=mask,
+            length=length,
+            tail=length if plan is None else plan.tail,
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One cut, for all rows of the batch. keep: B×P, the columns that stay; plan: what that does to them."""
+
+    layer: int
+    keep: Tensor
+    plan: Compaction
+    merges: list[Merge]
+
+
+class Prefill:
+    """The layers of a prefill, cut by cut.
+
+    layout: what the columns of the first layer have become. steps: the cuts so far. heads: of the layer before a cut.
+    """
+
+    def __init__(
+        self,
+        prompted: Prompted,
+        rests: list[Remaining],
+        beams: int,
+        method: InsideMethod,
+        chooser: Chooser,
+        config: Any,
+        own_masks: bool,
+    ) -> None:
+        self.prompted = prompted
+        self.rests = rests
+        self.beams = beams
+        self.method = method
+        self.chooser = chooser
+        self.config = config
+        rows, length = prompted.embeddings.shape[:2]
+        self.layout = Compaction.identity(rows, length, prompted.valid, prompted.embeddings.device)
+        self.steps: list[Step] = []
+        self.heads: Heads | None = None
+        self.notes: dict[int, tuple[str, ...]] = {}
+        self.scores: dict[int, Tensor | None] = {}
+        self.ledgers: list[tuple[int, Ledger]] = []
+        self._layouts: list[tuple[int, Compaction]] = [(0, self.layout)]
+        self._stage = id(self.layout), id(prompted.past)
+        self._made: dict[Any, Any] = {}
+        mask = flat(prompted.mask) if own_masks else None
+        self._square = mask if mask is not None and mask.ndim == 4 else None
+
+    def cuts_at(self, layer: int) -> bool:
+        return any(rest.cut_at(layer) for rest in self.rests)
+
+    def enter(
+        self, index: int, layer: nn.Module, states: Tensor, settings: dict[str, Any]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """What the layer gets. states: B×P×d; settings: the other arguments, for all P₀ columns."""
+        if self.cuts_at(index):
+            before = self._settings(index, states, settings)
+            with torch.no_grad():
+                heads = ahead(layer, states, before) if self.method.attends == "next" else self.heads
+                step = self._choose(index, states, heads)
+            self.heads = None
+            states = step.plan.rows(merged(states, step.merges))
+            self.steps.append(step)
+            self.layout = self.layout.then(step.plan)
+            self._layouts.append((index, self.layout))
+        settings = self._settings(index, states, settings)
+        stage = id(self.layout), id(self.prompted.past.at(index))
+        if stage != self._stage:
+            self.ledgers.append((index, self._ledger(index, settings.get("past_key_values"))))
+            self._stage = stage
+        return states, settings
+
+    def _choose(self, index: int, states: Tensor, heads: Heads | None) -> Step:
+        if heads is None:
+            raise RuntimeError(f"layer {index - 1} was not called through its module, so its attention was not seen")
+        keep = torch.ones(states.shape[:2], dtype=torch.bool)
+        merges = []
+        past = heads.key.shape[2] - states.shape[1] if self.prompted.start else 0
+        for number, rest in enumerate(self.rests):
+            cut = rest.cut_at(index)
+            if cut is None:
+                continue
+            row, where = rest.row, self.layout.fill[rest.row].cpu()
+            view = View(rest, states[row], self.prompted.embeddings[row], where, heads.of(row), past)
+            tokens = where[rest.tokens]
+            selection = exact(self.method.choose(cut, view), cut, len(tokens))
+            kept = selection.indices.cpu()
+            same = range(row, row + self.beams)
+            if selection.merge is not None:
+                merges += [Merge(beam, tokens, tokens[kept], selection.merge) for beam in same]
+            gone = rest.shrink(kept, self.chooser.stays, index)
+            keep[same.start : same.stop, where[gone]] = False
+            self.notes[number] = (*self.notes.get(number, ()), *selection.notes)
+            self.scores.setdefault(number, selection.scores)
+        keep, valid = keep.to(self.layout.index.device), self.layout.valid
+        return Step(index, keep, Compaction.of(keep if valid is None else keep & valid), merges)
+
+    def _settings(self, index: int, states: Tensor, settings: dict[str, Any]) -> dict[str, Any]:
+        if not self.steps and self.prompted.past.at(index) is self.prompted.past:
+            return settings
+        cache = settings.get("past_key_values")
+        changed = {**settings, "attention_mask": self._mask(index, states, cache)}
+        if self.steps:
+            embeddings = settings["position_embeddings"]
+            changed["position_embeddings"] = self._once(
+                ("turn", id(embeddings)),
+                lambda: tuple(self.layout.rows(each.expand(len(states), -1, -1)) for each in embeddings),
+            )
+            changed["position_ids"] = counting(self.layout, self._held(index, cache), states.device)
+        return changed
+
+    def _mask(self, index: int, states: Tensor, cache: Cache | None) -> Any:
+        def make() -> Any:
+            if self._square is not None:
+                return gathered(self._square, self.layout, self.config, cache, index)
+            return causal(states, self._ledger(index, cache).valid, self.config, cache, index)
+
+        return self._once(("mask", kind_of(self.config, index), id(self.prompted.past.at(index))), make)
+
+    def _once(self, key: Any, make: Any) -> Any:
+        """Layers of one stage share what is made for them."""
+        key = (len(self.steps), *key)
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def _held(self, index: int, cache: Cache | None) -> int:
+        """How many tokens the cache of a layer holds before this call."""
+        return int(cache.get_query_offset(index)) if self.prompted.start and cache is not None else 0
+
+    def _ledger(self, index: int, cache: Cache | None) -> Ledger:
+        """What the cache will have to remember of the layers from this one on."""
+        past, held = self.prompted.past.at(index), self._held(index, cache)
+        rows, device = len(self.layout.index), self.layout.index.device
+        return Ledger(
+            offset=past.offset + self.prompted.length - self.layout.length,
+            settled=held + self.layout.length,
+            firm=held + self.layout.length - min(self.layout.tail, self.prompted.tail),
+            valid=self.layout.after(settled(self.prompted.logical, past, held, rows, device), held),
+        )
+
+    # After the last layer.
+
+    def restore(self, output: Any) -> None:
+        """Everything back to the P₀ columns of the first layer."""
+        if not self.steps:
+            return
+        output.last_hidden_state = self.layout.restore(output.last_hidden_state)
+        if output.hidden_states is not None:
+            # The first are the embeddings, then each is what a layer gives.
+            *inner, last = output.hidden_states
+            restored = [self._layout_of(max(0, number - 1)).restore(states) for number, states in enumerate(inner)]
+            output.hidden_states = (*restored, self.layout.restore(last))
+
+    def _layout_of(self, layer: int) -> Compaction:
+        return next(layout for first, layout in reversed(self._layouts) if first <= layer)
+
+    def columns(self, came: Tensor | None) -> Tensor | None:
+        """B×L, which columns of the prompts stayed to the end, before beams. came: which came in."""
+        stayed = None if came is None else came.clone()
+        for rest in (rest for group in self.rests for rest in group.pictures):
+            if stayed is not None:
+                stayed[rest.placed.row, rest.placed.columns[~rest.there]] = False
+        return stayed
+
+    def selections(self, before: list[Selection]) -> list[Selection]:
+        """What stayed in the end, picture by picture. before: what came in."""
+        depth = self.config.num_hidden_layers
+        parts: list[Selection] = []
+        for number, rest in enumerate(self.rests):
+            notes, scores = self.notes.get(number, ()), self.scores.get(number)
+            parts += rest.selections(before[len(parts) :], self.method.name, depth, notes, scores)
+        return parts
+
+
+class Continuation:
+    """A call that adds tokens to a cache whose layers hold unequally many."""
+
+    def __init__(self, config: Any, mask: Mask, ledger: Ledger) -> None:
+        self.config = config
+        self.mask = mask
+        self.ledger = ledger
+        self._made: dict[Any, Any] = {}
+
+    def enter(
+        self, index: int, layer: nn.Module, states: Tensor, settings: dict[str, Any]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        ledger = self.ledger.at(index)
+        if ledger is self.ledger:
+            return states, settings
+        key = kind_of(self.config, index), id(ledger)
+        if key not in self._made:
+            cache = settings["past_key_values"]
+            self._made[key] = causal(states, self._valid(index, ledger, states, cache), self.config, cache, index)
+        return states, {**settings, "attention_mask": self._made[key]}
+
+    def _valid(self, index: int, ledger: Ledger, states: Tensor, cache: Any) -> Tensor | None:
+        rows, length = states.shape[:2]
+        held = cache.get_query_offset(index)
+        # A static layer counts in a tensor, which must not be waited for; the causal mask hides its empty slots.
+        width = cache.layers[index].get_max_length() if isinstance(held, Tensor) else held + length
+        flat_mask = self.mask if isinstance(self.mask, Tensor) and self.mask.ndim == 2 else None
+        return ledger.physical(flat_mask, rows, width, states.device)
