@@ -44,7 +44,7 @@ def image(grid: Grid, width: int, method: Method, depth: int) -> VisualTokens:
         common.image_like(*grid, width),
         aligned,
         [grid],
-        attention=[TowerAttention(layer, depth, received[0] / n, keys, received[1] / n) for layer in layers],
+        attention=[TowerAttention(layer, depth, keys, received[0] / n, received[1] / n) for layer in layers],
         extra=torch.randn(sum(rows * columns for rows, columns in seen_at) or 1, width, generator=g),
         extra_grids=seen_at,
     )

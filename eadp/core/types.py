@@ -24,17 +24,22 @@ class TowerAttention:
     """What one layer of the vision tower attended to, in the order of the tokens. Merged patches count by their mean.
 
     layer:    counted from 0, of the tower's `depth`.
-    received: N, the attention that each token gets from all the queries of its image: mean over heads, sum over
-              queries, over N, so that the mean is 1/N (less what a CLS token gets).
     keys:     N×heads×c.
     cls:      N, the row of the CLS token, mean over heads; None for towers without one.
+    received: N, the attention that each token gets from all the queries of its image: mean over heads, sum over
+              queries, over N, so that the mean is 1/N (less what a CLS token gets). None where the method goes by CLS
+              and the tower has one.
     """
 
     layer: int
     depth: int
-    received: Tensor
     keys: Tensor
     cls: Tensor | None = None
+    received: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.cls is None and self.received is None:
+            raise ValueError("the attention of a tower without CLS must say what its tokens received")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,14 @@ def tower_layers(method: str, tokens: VisualTokens, count: int) -> list[TowerAtt
 
 def attention_on(layer: TowerAttention) -> Tensor:
     """N, what CLS attends to; what the tokens receive, where the tower has no CLS."""
-    return layer.received if layer.cls is None else layer.cls
+    return received(layer) if layer.cls is None else layer.cls
+
+
+def received(layer: TowerAttention) -> Tensor:
+    """N, what the tokens receive."""
+    if layer.received is None:
+        raise ValueError(f"layer {layer.layer} must say what its tokens `received`, not only what CLS attends to")
+    return layer.received
 
 
 def variant(method: str, layer: TowerAttention) -> str:

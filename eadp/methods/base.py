@@ -28,6 +28,8 @@ class Method(ABC):
     stage: ClassVar[Stage] = "before"
     needs: ClassVar[frozenset[Need]] = frozenset()
     merges: ClassVar[bool] = False
+    by_cls: ClassVar[bool] = False
+    """Goes by what the vision tower's CLS token attends to, where it has one: then only that row is computed."""
     presets: ClassVar[tuple[str, ...]] = ()
     """Settings that its paper or its facts name, in words."""
 

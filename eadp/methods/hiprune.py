@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens, alike, checks, ranked
 from eadp.core.types import Grid
-from eadp.methods.attention import tower_layers
+from eadp.methods.attention import received, tower_layers
 from eadp.methods.base import Method, Need
 
 LLAVA, QWEN = (9, 24), (16, 32)
@@ -62,10 +62,11 @@ class HiPrune(Method):
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         middle, deep = tower_layers(self.name, tokens, 2)
+        at_middle, at_deep = received(middle), received(deep)
         quotas = alike(tokens.grids, self.budget(len(tokens)))
         order = torch.cat(
             [
-                self._block(middle.received[block], deep.received[block], grid, quota) + block.start
+                self._block(at_middle[block], at_deep[block], grid, quota) + block.start
                 for block, grid, quota in zip(tokens.blocks, tokens.grids, quotas, strict=True)
             ]
         )
@@ -75,7 +76,7 @@ class HiPrune(Method):
             self.name,
             order=order,
             quotas=tuple(quotas),
-            scores=deep.received,
+            scores=at_deep,
             notes=(f"tower layers {middle.layer} (object) and {deep.layer} (deep) of {deep.depth}",),
         )
 

@@ -37,6 +37,7 @@ class PruMerge(Method):
     citation: ClassVar[str] = "LLaVA-PruMerge+ (2024)"
     needs: ClassVar[frozenset[Need]] = frozenset({"vision_attention"})
     merges: ClassVar[bool] = True
+    by_cls: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = ("without keep: outliers",)
 
     attended: float = 0.5

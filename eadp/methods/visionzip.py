@@ -33,6 +33,7 @@ class VisionZip(Method):
     citation: ClassVar[str] = "VisionZip (CVPR 2025)"
     needs: ClassVar[frozenset[Need]] = frozenset({"vision_attention"})
     merges: ClassVar[bool] = True
+    by_cls: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = ("keep=32: 27+5", "64: 54+10", "128: 108+20", "192: 162+30")
 
     contextual: float = 5 / 32

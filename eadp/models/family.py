@@ -65,15 +65,15 @@ class Picture:
 class TowerLayer:
     """What one attention layer of the vision tower did in one call, in the tower's own order of B sequences of L.
 
-    received: B×L, mean over heads, sum over queries. keys: B×L×heads×c. cls: B×L, the first query's row, mean over
-    heads; None for towers without a CLS token.
+    keys: B×L×heads×c. cls: B×L, the first query's row, mean over heads; None for towers without a CLS token.
+    received: B×L, mean over heads, sum over queries; None where nobody asked.
     """
 
     layer: int
     depth: int
-    received: Tensor
     keys: Tensor
     cls: Tensor | None
+    received: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,8 @@ class Family(ABC):
 
     def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
         """A block's pixels at the resolution of a grid: h·w×d for the language model, then for each DeepStack layer."""
-        raise ValueError(f"{self.config.model_type} cannot see an image at another resolution: choose another method")
+        tower = type(self.tower).__name__
+        raise ValueError(f"{tower} cannot be shown an image at another resolution here; choose another method")
 
     def stock_features(self, pixels: Tensor, **asked: Any) -> Any:
         """What the model itself makes of pixels, seen by none of our hooks."""

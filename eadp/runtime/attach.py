@@ -65,6 +65,8 @@ def attach(
     where: Positions = positions if positions is not None else getattr(before, "positions", "keep")
     if where not in get_args(Positions):
         raise ValueError(f'positions must be "keep" or "repack", got {where!r}')
+    if before is not None and before.stage != "before":
+        raise ValueError(f"{before.name} is to prune inside the language model, so it must be an InsideMethod")
     if before is not None and (more := sorted(before.needs - {"text", "vision_attention", "pixels"})):
         raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
     family = family_of(model)
@@ -134,10 +136,9 @@ class Pruned:
         self._question = question
         self._asked: Sequence[str] | str | None = None
         self._hooks = Hooks()
-        first = before or Everything()
-        chooser = Chooser(first, guide, budget_over, keep_newlines)
+        chooser = Chooser(before or Everything(), guide, budget_over, keep_newlines)
         cutting = None if inside is None else InsideLanguageModel(model, family, inside, chooser)
-        sight = Sight(family, self._question_of, first)
+        sight = Sight(family, self._question_of, chooser.method)
         self._pruning = BeforeLanguageModel(sight, chooser, positions, cutting)
         self._pruning.install(self._hooks)
         self._hooks.override(family.base, MARK, True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ class TowerWatch:
 
     def __init__(self, family: Family, method: Method) -> None:
         self.has_cls = family.has_cls
+        self.wants_received = not (method.by_cls and self.has_cls)
         self.modules = family.tower_attention()
         self.layers = method.vision_layers(len(self.modules), family.config.model_type)
         self._calls: dict[int, list[TowerLayer]] | None = None
@@ -43,30 +44,30 @@ class TowerWatch:
         recorded: list[TowerLayer] = []
         try:
             yield recorded
+            if silent := [layer for layer, calls in self._calls.items() if not calls]:
+                raise RuntimeError(f"the vision tower was run past its attention layers {silent}: nothing to go by")
             recorded += [_side_by_side(self._calls[layer]) for layer in self.layers]
         finally:
             self._calls = None
 
     def _see(self, layer: int, heads: Heads) -> None:
-        if self._calls is not None:
-            first = torch.zeros(1, dtype=torch.long)
-            self._calls[layer].append(
-                TowerLayer(
-                    layer,
-                    len(self.modules),
-                    heads.received() * heads.query.shape[2],
-                    heads.key.transpose(1, 2),
-                    heads.rows(first)[:, :, 0].mean(1) if self.has_cls else None,
-                )
-            )
+        if self._calls is None:
+            return
+        keys, first, received = heads.key.transpose(1, 2), torch.zeros(1, dtype=torch.long), None
+        if self.wants_received:
+            # One sequence at a time: all queries of 64 frames at once would take up much room.
+            each = [heads.of(row).received() for row in range(len(keys))]
+            received = torch.cat(each) * heads.query.shape[2]
+        cls = heads.rows(first)[:, :, 0].mean(1) if self.has_cls else None
+        self._calls[layer].append(TowerLayer(layer, len(self.modules), keys, cls, received))
 
 
 def _side_by_side(calls: list[TowerLayer]) -> TowerLayer:
     """Towers that see several images in one sequence attend image by image, or window by window: one call each."""
     if len(calls) == 1:
         return calls[0]
-    received, keys = (torch.cat([getattr(call, name) for call in calls], dim=1) for name in ("received", "keys"))
-    return replace(calls[0], received=received, keys=keys)
+    received = torch.cat([call.received for call in calls if call.received is not None], dim=1)
+    return replace(calls[0], keys=torch.cat([call.keys for call in calls], dim=1), received=received)
 
 
 def with_attention(family: Family, seen: Seen, output: Any, pictures: list[Picture]) -> list[Picture]:
@@ -74,21 +75,20 @@ def with_attention(family: Family, seen: Seen, output: Any, pictures: list[Pictu
     if not seen.attention:
         return pictures
 
-    def tokens(rows: Tensor) -> list[Tensor]:
-        return family.tower_tokens(seen, pictures, rows)
+    def tokens(rows: Tensor | None) -> list[Tensor] | list[None]:
+        return [None] * len(pictures) if rows is None else family.tower_tokens(seen, pictures, rows.flatten(2))
 
     attention: list[list[TowerAttention]] = [[] for _ in pictures]
     for layer in seen.attention:
-        received, keys = tokens(layer.received[..., None]), tokens(layer.keys.flatten(2))
-        cls = None if layer.cls is None else tokens(layer.cls[..., None])
-        for number, picture in enumerate(pictures):
-            attention[number].append(
+        rows = (tokens(layer.keys), tokens(_column(layer.cls)), tokens(_column(layer.received)))
+        for kept, picture, keys, cls, received in zip(attention, pictures, *rows, strict=True):
+            kept.append(
                 TowerAttention(
                     layer.layer,
                     layer.depth,
-                    received[number][:, 0] / len(picture),
-                    keys[number].unflatten(1, layer.keys.shape[2:]),
-                    None if cls is None else cls[number][:, 0],
+                    cast(Tensor, keys).unflatten(1, layer.keys.shape[2:]),
+                    None if cls is None else cls[:, 0],
+                    None if received is None else received[:, 0] / len(picture),
                 )
             )
     extras: Sequence[Tensor | None] = family.class_tokens(seen, output, pictures) or [None] * len(pictures)
@@ -98,18 +98,23 @@ def with_attention(family: Family, seen: Seen, output: Any, pictures: list[Pictu
     ]
 
 
+def _column(rows: Tensor | None) -> Tensor | None:
+    return None if rows is None else rows[..., None]
+
+
 def joined_attention(pictures: Sequence[Picture]) -> list[TowerAttention]:
     """The attention of several pictures that share a budget, as of one."""
     total = sum(map(len, pictures))
     together = []
     for layers in zip(*(picture.attention for picture in pictures), strict=True):
         cls = [layer.cls for layer in layers if layer.cls is not None]
+        received = [layer.received * (len(layer.keys) / total) for layer in layers if layer.received is not None]
         together.append(
             replace(
                 layers[0],
-                received=torch.cat([layer.received * (len(layer.received) / total) for layer in layers]),
                 keys=torch.cat([layer.keys for layer in layers]),
                 cls=torch.cat(cls) if cls else None,
+                received=torch.cat(received) if received else None,
             )
         )
     return together
