@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ app = typer.Typer(help="Keep only the visual tokens that serve the question.", n
 
 def console() -> Console:
     """As wide as the terminal; into a file or a pipe, wide enough for the tables."""
-    return Console() if sys.stdout.isatty() else Console(width=120)
+    return Console() if sys.stdout.isatty() else Console(width=int(os.environ.get("COLUMNS", 120)))
 
 
 @app.callback()
