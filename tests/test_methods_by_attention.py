@@ -149,6 +149,7 @@ def test_layers_scale_with_depth() -> None:
     assert HiPrune(keep=8, object_layer=3, deep_layer=-1).vision_layers(24, "llava") == (3, 23)
     assert VisionZip(keep=8).vision_layers(24, "llava") == (22,)
     assert make("prumerge", keep=8).vision_layers(24, "llava") == (23,)
+    assert make("prumerge", keep=8, layer=-2).vision_layers(24, "llava") == (22,)
     with pytest.raises(ValueError, match="layer 24, but the vision tower has 24"):
         HiPrune(keep=8, object_layer=24).vision_layers(24, "llava")
 
