@@ -57,6 +57,15 @@ def test_visionzip_without_cls() -> None:
     same(found.merge, rows(6, {0: 1, 2: 1}, {1: 1}, {3: 1, 5: 1}, {4: 1}))
 
 
+def test_visionzip_with_hardly_a_dominant_token() -> None:
+    """9 in 10 of 4 are 4 contextual tokens, but CLS stays: 3 targets of 6 patches, every second."""
+    tokens = looked(ATTENTION, KEYS, (2, 3))
+    tokens = VisualTokens(tokens.features, None, tokens.grids, None, tokens.attention, torch.randn(1, 3))
+    found = VisionZip(keep=4, contextual=0.9).select(tokens)
+    assert found.indices.tolist() == [0, 1, 2, 4]
+    same(found.merge, rows(7, {6: 1}, {0: 1}, {2: 1, 1: 1}, {4: 1, 3: 0.5, 5: 0.5}))
+
+
 @pytest.mark.parametrize(("dominant", "contextual"), [(27, 5), (54, 10), (108, 20), (162, 30)])
 def test_visionzips_splits(dominant: int, contextual: int) -> None:
     """A dominant token is as it was: weights of 1. A target that others joined has 1 for itself and 1 for their

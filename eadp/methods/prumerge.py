@@ -41,7 +41,7 @@ class PruMerge(Method):
     presets: ClassVar[tuple[str, ...]] = ("without keep: outliers",)
 
     layer: int = -1
-    """Of the tower, counted from the end. Paper: the last, which some models never train; then take the one they read."""
+    """Of the tower, counted from the end. Paper: the last. Where that was never trained, take the one that is read."""
     attended: float = 0.5
     """Share of kept tokens that are chosen by attention where the count is given. Ours; the paper has no such count."""
     neighbours: int = 32

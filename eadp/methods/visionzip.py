@@ -76,7 +76,7 @@ class VisionZip(Method):
         total = len(scores)
         if quota == total or quota == 0:
             return Part(torch.arange(quota, device=scores.device))
-        count = int(self.contextual * quota + 0.5)
+        count = min(int(self.contextual * quota + 0.5), quota - has_class)
         dominant = ranked(scores)[: quota - count - has_class]
         rest = without(total, dominant)
         targets = rest[:: len(rest) // count][:count] if count else rest[:0]
