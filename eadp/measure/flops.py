@@ -41,7 +41,7 @@ class Cost:
         return sum(getattr(self, part.name) for part in fields(self))
 
 
-def build(config: Any) -> nn.Module:
+def build(config: Any) -> Any:
     """The model that a configuration describes, on the meta device: shapes without numbers."""
     from transformers import AutoModelForImageTextToText
 

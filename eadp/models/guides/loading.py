@@ -70,7 +70,8 @@ def load_sidecar(folder: Path, tower: nn.Module, processor: Any, **options: Any)
     sign = settings.pop("sign", -1.0)
     post_layernorm = _post_layernorm(tower)
     weights = {name: value.to(post_layernorm.weight.dtype) for name, value in load_file(folder / SIDECAR).items()}
-    text_model = CLIPTextModel(CLIPTextConfig.from_dict(settings)).to(post_layernorm.weight.dtype)
+    text_model: Any = CLIPTextModel(CLIPTextConfig.from_dict(settings))
+    text_model.to(post_layernorm.weight.dtype)
     text_model.load_state_dict(
         {name.removeprefix(TEXT): value for name, value in weights.items() if name.startswith(TEXT)}
     )
