@@ -19,13 +19,16 @@ def main() -> None:
 
 @app.command()
 def methods() -> None:
-    """List the pruning methods: paper, stage, what they need, whether they merge."""
+    """List the pruning methods: paper, stage, what they need, whether they merge, presets."""
+    from eadp.methods import NAMES
     from eadp.methods.base import REGISTRY
 
-    table = Table("method", "paper", "stage", "needs", "merges")
-    for name, method in sorted(REGISTRY.items()):
+    table = Table("method", "paper", "stage", "needs", "merges", "presets")
+    for name in NAMES:
+        method = REGISTRY[name]
         needs = ", ".join(sorted(method.needs)).replace("_", " ") or "–"
-        table.add_row(name, method.citation, method.stage, needs, "yes" if method.merges else "no")
+        merges = "yes" if method.merges else "no"
+        table.add_row(name, method.citation, method.stage, needs, merges, "\n".join(method.presets) or "–")
     Console().print(table)
 
 

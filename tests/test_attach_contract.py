@@ -97,7 +97,7 @@ def test_wrong_settings(settings: dict[str, Any], error: type[Exception], says: 
 
 @pytest.mark.parametrize(
     ("traits", "says"),
-    [({"stage": "inside"}, "inside"), ({"needs": frozenset({"vision_attention"})}, "vision_attention")],
+    [({"stage": "inside"}, "inside"), ({"needs": frozenset({"language_attention"})}, "language_attention")],
 )
 def test_methods_that_ask_for_more(traits: dict[str, Any], says: str) -> None:
     demanding = type("Demanding", (EverySecond,), traits)

@@ -150,7 +150,7 @@ def model(family: str, seed: int = 0, attention: str = "sdpa") -> hf.PreTrainedM
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in built.named_parameters():
-            if weight.ndim > 1 or "newline" in name:
+            if weight.ndim > 1 or "newline" in name or "class_embedding" in name:
                 scale = 1.0 if "embed_tokens" in name else 1.5 * weight.shape[-1] ** -0.5
                 weight.copy_(torch.randn(weight.shape, generator=generator) * scale)
     built.generation_config.eos_token_id = None

@@ -1,14 +1,16 @@
 """The mathematics: pure tensors, nothing of transformers, each formula of the paper by its name."""
 
 from eadp.core.blocks import cover_by_quota, cover_by_share
+from eadp.core.cells import even_cells, largest_grid, regular_cells
 from eadp.core.density import density_peaks
 from eadp.core.diversity import Picks, dpp, max_min
 from eadp.core.facility import FacilityLocation, facility_location
-from eadp.core.quotas import allocate
+from eadp.core.quotas import alike, allocate
+from eadp.core.ranking import outliers, ranked
 from eadp.core.relevance import AGGREGATIONS, DISPERSIONS, relevance
 from eadp.core.similarity import DENSE_LIMIT, CosineRows, similarity_within, token_similarity
 from eadp.core.smoothing import polarize, smooth
-from eadp.core.types import Box, Grid, Layout, Relevance, Selection, TextGuide, VisualTokens
+from eadp.core.types import Box, Grid, Layout, Relevance, Selection, TextGuide, TowerAttention, VisualTokens
 
 __all__ = [
     "AGGREGATIONS",
@@ -23,15 +25,22 @@ __all__ = [
     "Relevance",
     "Selection",
     "TextGuide",
+    "TowerAttention",
     "VisualTokens",
+    "alike",
     "allocate",
     "cover_by_quota",
     "cover_by_share",
     "density_peaks",
     "dpp",
+    "even_cells",
     "facility_location",
+    "largest_grid",
     "max_min",
+    "outliers",
     "polarize",
+    "ranked",
+    "regular_cells",
     "relevance",
     "similarity_within",
     "smooth",

@@ -62,6 +62,11 @@ def allocate(
     return quotas
 
 
+def alike(grids: Sequence[Grid], budget: int) -> list[int]:
+    """The budget split alike over blocks of these sizes, exactly."""
+    return allocate([torch.ones(grid) for grid in grids], budget, "uniform")
+
+
 def _floor(share: float) -> int:
     """⌊share⌋, where a share that is whole but for rounding is whole."""
     return math.floor(share + 1e-9)

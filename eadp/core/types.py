@@ -20,6 +20,29 @@ Layout = tuple[int, int] | Sequence[Box]
 
 
 @dataclass(frozen=True)
+class TowerAttention:
+    """What one layer of the vision tower attended to, in the order of the tokens. Merged patches count by their mean.
+
+    layer:    counted from 0, of the tower's `depth`.
+    keys:     N×heads×c.
+    cls:      N, the row of the CLS token, mean over heads; None for towers without one.
+    received: N, the attention that each token gets from all the queries of its image: mean over heads, sum over
+              queries, over N, so that the mean is 1/N (less what a CLS token gets). None where the method goes by CLS
+              and the tower has one.
+    """
+
+    layer: int
+    depth: int
+    keys: Tensor
+    cls: Tensor | None = None
+    received: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.cls is None and self.received is None:
+            raise ValueError("the attention of a tower without CLS must say what its tokens received")
+
+
+@dataclass(frozen=True)
 class VisualTokens:
     """The N visual tokens of one image (or clip), block after block, each block row by row.
 
@@ -27,12 +50,18 @@ class VisualTokens:
     aligned:  N×c, the same tokens in a space shared with text; None where a method needs no text.
     grids:    (rows, columns) of each block; their areas add up to N.
     layout:   where the local crops (blocks 1, 2, …) lie on block 0, for `global_guided` allocation.
+    attention: what the vision tower's layers attended to, those that the method asked for and in its order.
+    extra:    E×d_v, tokens beside those, as the language model would receive them: the CLS token of each block, or the
+              blocks at a lower resolution, with these grids in `extra_grids`.
     """
 
     features: Tensor
     aligned: Tensor | None
     grids: Sequence[Grid]
     layout: Layout | None = None
+    attention: Sequence[TowerAttention] = ()
+    extra: Tensor | None = None
+    extra_grids: Sequence[Grid] = ()
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or 0 in self.features.shape:
@@ -55,6 +84,10 @@ class VisualTokens:
         """The rows of each block."""
         ends = list(accumulate(rows * columns for rows, columns in self.grids))
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+    def quotas(self, indices: Tensor) -> tuple[int, ...]:
+        """How many of these tokens each block has."""
+        return tuple(int(((indices >= block.start) & (indices < block.stop)).sum()) for block in self.blocks)
 
 
 @dataclass(frozen=True)
@@ -120,6 +153,7 @@ class Selection:
     quotas:   how many tokens each block kept.
     scores:   N, what the method ranked the tokens by.
     merge:    K×N where kept tokens absorb others: new row k = Σ_j merge[k, j] · feature j. None: rows as they were.
+              K×(N + E) where the E extra tokens are among them.
     per_layer: how many tokens each layer of the language model processes, where not all process the same.
     relevance, notes: how the method got there.
     """

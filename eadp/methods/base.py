@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from eadp.core import Selection, TextGuide, VisualTokens
+from eadp.core import Grid, Selection, TextGuide, VisualTokens
 
 Stage = Literal["before", "inside"]
-Need = Literal["text", "vision_attention", "language_attention"]
+Need = Literal["text", "vision_attention", "language_attention", "pixels"]
 
 REGISTRY: dict[str, type[Method]] = {}
 
@@ -27,6 +28,10 @@ class Method(ABC):
     stage: ClassVar[Stage] = "before"
     needs: ClassVar[frozenset[Need]] = frozenset()
     merges: ClassVar[bool] = False
+    by_cls: ClassVar[bool] = False
+    """Goes by what the vision tower's CLS token attends to, where it has one: then only that row is computed."""
+    presets: ClassVar[tuple[str, ...]] = ()
+    """Settings that its paper or its facts name, in words."""
 
     keep: int | float | None = field(default=None, kw_only=True)
     """How many tokens stay: a count (128) or a share of each image's tokens (0.25)."""
@@ -54,6 +59,16 @@ class Method(ABC):
         if self.keep > total:
             raise ValueError(f"keep={self.keep} is more than the {total} tokens there are")
         return self.keep
+
+    def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
+        """The layers of a vision tower of this depth, counted from 0, whose attention `select` wants in
+        `tokens.attention`. family: the `model_type` of the model."""
+        return ()
+
+    def resolution(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
+        """The grids at which `select` wants the blocks seen anew, in `tokens.extra`; (0, 0) for a block that goes.
+        Asked of methods that need "pixels". square: the model takes no others."""
+        return []
 
     @abstractmethod
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:

@@ -53,6 +53,7 @@ class EADP(Method):
     name: ClassVar[str] = "eadp"
     citation: ClassVar[str] = "Entropy-Aware Dense Visual Token Pruning (ECCV 2026)"
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
+    presets: ClassVar[tuple[str, ...]] = ("EADP.paper(keep)", "EADP.published(keep, family)")
 
     coverage: float | None = field(default=None, kw_only=True)
     """Instead of a count: as few tokens as represent this share of the weighted image, with `keep` at most that many.
@@ -134,7 +135,7 @@ class EADP(Method):
             gains=found.gains,
             coverage=found.coverage,
             bound=found.bound,
-            quotas=tuple(int(((indices >= b.start) & (indices < b.stop)).sum()) for b in tokens.blocks),
+            quotas=tokens.quotas(indices),
             scores=weights,
             relevance=relevant,
             notes=relevant.notes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from eadp.models.family import Family, Picture
-from eadp.models.gemma import Gemma3
+from eadp.models.gemma import Gemma3, PaliGemma
 from eadp.models.llava import Llava
 from eadp.models.llava_next import LlavaNext, LlavaNextVideo
 from eadp.models.llava_onevision import LlavaOnevision
@@ -16,7 +16,7 @@ FAMILIES: dict[str, type[Family]] = {
     name: family
     for family in (
         *(Llava, LlavaNext, LlavaNextVideo, LlavaOnevision),
-        *(Qwen2_5_VL, Qwen3VL, InternVL, Idefics3, Gemma3),
+        *(Qwen2_5_VL, Qwen3VL, InternVL, Idefics3, Gemma3, PaliGemma),
     )
     for name in family.types
 }

@@ -34,12 +34,15 @@ def picture(packed: Tensor, side: int, crops: Grid, states: Tensor | None) -> Pi
 
     grids: list[Grid] = []
     boxes: list[Box] = []
+    regions: list[Box] = []
     for number in crop.unique().tolist():
         here = crop == number
         grids.append((len(row[here].unique()), len(column[here].unique())))
+        top, left, bottom, right = _box(row[here], column[here])
+        regions.append((top / side, left / side, bottom / side, right / side))
         if number:
-            top, left = ((number - 1) // crops[1]) * side, ((number - 1) % crops[1]) * side
-            boxes.append(_box(row[here] + top, column[here] + left))
+            above, before = ((number - 1) // crops[1]) * side, ((number - 1) % crops[1]) * side
+            boxes.append((top + above, left + before, bottom + above, right + before))
     return Picture(
         grids,
         slots,
@@ -48,6 +51,9 @@ def picture(packed: Tensor, side: int, crops: Grid, states: Tensor | None) -> Pi
         layout=_shares(boxes) if boxes else None,
         states=states,
         arrange=lambda aligned: aligned.flatten(0, 1)[numbers.to(aligned.device)],
+        crops=1 if states is None else len(states),
+        shown=crop.unique().tolist(),
+        regions=regions,
     )
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from eadp.core.types import Grid, Layout
+from eadp.core.types import Box, Grid, Layout, TowerAttention
+from eadp.models.views import block_views, flat_crops
 
 Arrange = Callable[[Tensor], Tensor]
+Anew = Callable[[Grid], list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,12 @@ class Picture:
     newlines: N, the slot of the newline that ends each token's row; −1 where none does.
     states:   crops×cells×d, hidden states of the vision tower for guides that align those; None where there are none.
     arrange:  crops×cells×c → N×c, does to aligned states what the model does to the projected features.
+    crops:    how many sequences of the vision tower it takes.
+    shown:    which of them each block shows; None: the first the first, and so on.
+    regions:  which part of its crop each block shows; None: all of it.
+    attention, extra: as in `VisualTokens`.
+    anew:     for each block, a function that sees it again at another grid, as `Family.encode` says; only where the
+              method needs pixels. square_only: only at square ones.
     """
 
     grids: Sequence[Grid]
@@ -34,6 +43,13 @@ class Picture:
     layout: Layout | None = None
     states: Tensor | None = None
     arrange: Arrange | None = None
+    crops: int = 1
+    shown: Sequence[int] | None = None
+    regions: Sequence[Box] | None = None
+    attention: Sequence[TowerAttention] = ()
+    extra: Tensor | None = None
+    anew: Sequence[Anew] = ()
+    square_only: bool = False
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -46,18 +62,37 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class TowerLayer:
+    """What one attention layer of the vision tower did in one call, in the tower's own order of B sequences of L.
+
+    keys: B×L×heads×c. cls: B×L, the first query's row, mean over heads; None for towers without a CLS token.
+    received: B×L, mean over heads, sum over queries; None where nobody asked.
+    """
+
+    layer: int
+    depth: int
+    keys: Tensor
+    cls: Tensor | None
+    received: Tensor | None
+
+
+@dataclass(frozen=True)
 class Seen:
     """What the vision side was asked and how much it gave.
 
     arguments: of `get_image_features` or `get_video_features`, without the pixels.
     pixels:    the shape of the pixels.
     lengths:   rows of each entry of `pooler_output`, before `generate` repeats them for beams.
+    attention: of the tower's layers that the method asked for.
+    values:    the pixels, where the method asked for them.
     """
 
     modality: str
     arguments: dict[str, Any]
     pixels: tuple[int, ...]
     lengths: list[int]
+    attention: Sequence[TowerLayer] = ()
+    values: Tensor | None = None
 
     def listed(self, argument: str) -> list[Any]:
         return torch.as_tensor(self.arguments[argument]).tolist()
@@ -86,7 +121,11 @@ class Family(ABC):
     """The `model_type`s of the configurations that belong to it."""
     text_name: ClassVar[str] = "language_model"
     """What the base model calls its language model."""
+    tower_name: ClassVar[str] = "vision_tower"
+    """What the base model calls its vision tower."""
     modalities: ClassVar[tuple[str, ...]] = ("image",)
+    square_only: ClassVar[bool] = False
+    """At another resolution too, the model takes only square grids."""
     mrope: ClassVar[bool] = False
     """Positions are coordinates: time, row, column."""
     makes_masks: ClassVar[bool] = False
@@ -102,6 +141,47 @@ class Family(ABC):
     def text_model(self) -> nn.Module:
         return self.base.get_submodule(self.text_name)
 
+    @property
+    def tower(self) -> nn.Module:
+        return self.base.get_submodule(self.tower_name)
+
+    @property
+    def has_cls(self) -> bool:
+        """The tower's sequences begin with a CLS token."""
+        embeddings = getattr(self.tower, "embeddings", None)
+        return any(hasattr(embeddings, name) for name in ("class_embedding", "cls_token"))
+
+    def tower_attention(self) -> list[nn.Module]:
+        """The attention modules of the tower, layer by layer. (A pooling head has none with a configuration.)"""
+        return [
+            module
+            for module in self.tower.modules()
+            if type(module).__name__.endswith("Attention") and hasattr(module, "config")
+        ]
+
+    def tower_tokens(self, seen: Seen, pictures: Sequence[Picture], rows: Tensor) -> list[Tensor]:
+        """N×c for each picture from the B×L×c of the tower's sequences; what becomes one token is averaged."""
+        crops = rows[:, int(self.has_cls) :].split([picture.crops for picture in pictures])
+        return [cast(Arrange, picture.arrange)(part) for picture, part in zip(pictures, crops, strict=True)]
+
+    def class_tokens(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
+        """blocks×d for each picture: the CLS token of each block, projected; None where the model cannot project it."""
+        return None
+
+    def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+        """The pixels of each block of each picture, …×3×height×width."""
+        return block_views(flat_crops(cast(Tensor, seen.values), pictures), pictures)
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        """A block's pixels at the resolution of a grid: h·w×d for the language model, then for each DeepStack layer."""
+        tower = type(self.tower).__name__
+        raise ValueError(f"{tower} cannot be shown an image at another resolution here; choose another method")
+
+    def stock_features(self, pixels: Tensor, **asked: Any) -> Any:
+        """What the model itself makes of pixels, seen by none of our hooks."""
+        kind: Any = type(self.base)
+        return kind.get_image_features(self.base, pixels, return_dict=True, **asked)
+
     def token_id(self, modality: str) -> int:
         return getattr(self.config, f"{modality}_token_id")
 
@@ -111,6 +191,12 @@ class Family(ABC):
 
         output: what `get_image_features` gave; beams may have repeated its `pooler_output`, never its hidden states.
         """
+
+
+def averaged(cells: Tensor, side: int) -> Tensor:
+    """crops×cells×c on square grids → crops×tokens×c, the mean of each side×side cells."""
+    grid = cells.unflatten(1, square(cells.shape[1], "the vision tower")).permute(0, 3, 1, 2)
+    return F.avg_pool2d(grid, side).flatten(2).mT
 
 
 def square(cells: int, what: str) -> Grid:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from eadp.core.types import Grid
 from eadp.models.family import Family, Picture, Prompt, Seen, square
+from eadp.models.views import resized
 
 
 def tower_states(config: Any, seen: Seen, output: Any) -> Tensor:
@@ -24,6 +29,39 @@ def tower_states(config: Any, seen: Seen, output: Any) -> Tensor:
     return hidden[:, 1:]
 
 
+def read_layers(family: Family, seen: Seen, output: Any) -> Tensor:
+    """crops×(CLS and) cells×d: the hidden states that the model projects."""
+    layers = seen.arguments.get("vision_feature_layer")
+    layers = family.config.vision_feature_layer if layers is None else layers
+    if isinstance(layers, int):
+        return output.hidden_states[layers]
+    return torch.cat([output.hidden_states[layer] for layer in layers], dim=-1)
+
+
+def encode(family: Family, seen: Seen, view: Tensor, grid: Grid, pooled: int = 1) -> list[Tensor]:
+    """Through tower and projector, with interpolated position encodings. pooled: the side of patches in one token."""
+    patch = family.config.vision_config.patch_size * pooled
+    pixels = resized(view, grid[0] * patch, grid[1] * patch)[None]
+    output = family.tower(pixels, output_hidden_states=True, interpolate_pos_encoding=True, return_dict=True)
+    states = read_layers(family, seen, output)[:, int(family.has_cls) :]
+    if pooled > 1:
+        cells = states.unflatten(1, (grid[0] * pooled, grid[1] * pooled)).permute(0, 3, 1, 2)
+        states = F.avg_pool2d(cells, pooled).flatten(2).mT
+    return [family.base.get_submodule("multi_modal_projector")(states)[0]]
+
+
+def class_tokens(family: Family, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
+    """The CLS tokens of the layers that the model reads, through its projector."""
+    if not family.has_cls:
+        return None
+    projected = family.base.get_submodule("multi_modal_projector")(read_layers(family, seen, output)[:, :1])[:, 0]
+    parts = projected.split([picture.crops for picture in pictures])
+    return [
+        part[list(range(len(picture.grids)) if picture.shown is None else picture.shown)]
+        for picture, part in zip(pictures, parts, strict=True)
+    ]
+
+
 class Llava(Family):
     types = ("llava",)
 
@@ -37,3 +75,17 @@ class Llava(Family):
             ]
         patch = self.base.vision_tower.patch_size
         return [Picture.plain([(height // patch, width // patch)]) for height, width in seen.listed("image_sizes")]
+
+    def tower_tokens(self, seen: Seen, pictures: Sequence[Picture], rows: Tensor) -> list[Tensor]:
+        if seen.arguments.get("image_sizes") is None:
+            return super().tower_tokens(seen, pictures, rows)
+        # Pixtral sees all images in one sequence.
+        return list(rows[0].split([len(picture) for picture in pictures]))
+
+    def class_tokens(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
+        return class_tokens(self, seen, output, pictures)
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        if seen.arguments.get("image_sizes") is not None:
+            return super().encode(seen, view, grid)
+        return encode(self, seen, view, grid)

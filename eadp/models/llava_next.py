@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
 
+from eadp.core.types import Grid
 from eadp.models.anyres import NEWLINE, picture
 from eadp.models.family import Family, Picture, Prompt, Seen, square
-from eadp.models.llava import tower_states
+from eadp.models.llava import class_tokens, encode, tower_states
 
 
 class LlavaNext(Family):
@@ -26,6 +28,12 @@ class LlavaNext(Family):
             pictures.append(picture(self._packed(count, side, size), side, crops, states[:count]))
             states = states[count:]
         return pictures
+
+    def class_tokens(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
+        return class_tokens(self, seen, output, pictures)
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        return encode(self, seen, view, grid)
 
     def _packed(self, crops: int, side: int, size: list[int]) -> Tensor:
         """The number of each packed token, by the model's own packing."""
@@ -51,6 +59,14 @@ class LlavaNextVideo(LlavaNext):
                 [square(length // frames, "a frame")] * frames,
                 states=clip,
                 arrange=lambda aligned: pool(aligned).flatten(0, 1),
+                crops=frames,
             )
             for length, clip in zip(seen.lengths, states, strict=True)
         ]
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        if seen.modality == "image":
+            return super().encode(seen, view, grid)
+        if self.config.spatial_pool_mode != "average":
+            raise ValueError("frames can be seen at another resolution only where spatial_pool_mode is 'average'")
+        return encode(self, seen, view, grid, self.config.spatial_pool_stride)

@@ -5,16 +5,19 @@ LLaVA-Video is the same architecture with another pooling: see `eadp.models.llav
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
+from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
 
+from eadp.core.types import Grid
 from eadp.models.anyres import NEWLINE, lined, picture, resampled
 from eadp.models.family import Family, Picture, Prompt, Seen, square
-from eadp.models.llava import tower_states
+from eadp.models.llava import encode, tower_states
+from eadp.models.views import block_views, flat_crops
 
 
 class LlavaOnevision(Family):
@@ -53,7 +56,7 @@ class LlavaOnevision(Family):
         local = packed[side**2 :]
         rows = int((local == NEWLINE).sum())
         arrange = partial(self._packed, seen, size=size, newline=None)
-        return resampled(side, rows, len(local) // rows - 1, states=states, arrange=arrange)
+        return resampled(side, rows, len(local) // rows - 1, states=states, arrange=arrange, crops=len(states))
 
     def _packed(self, seen: Seen, cells: Tensor, size: list[int], newline: Tensor | None) -> Tensor:
         """One image's crops×cells×d as the model packs them."""
@@ -81,6 +84,28 @@ class LlavaOnevision(Family):
                 newlines,
                 states=clip,
                 arrange=lambda aligned: self.base.apply_pooling(aligned).flatten(0, 1),
+                crops=frames,
             )
             for clip in states.split(frames)
         ]
+
+    def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+        views, crops = [], flat_crops(cast(Tensor, seen.values), pictures)
+        sizes = seen.listed("image_sizes") if seen.modality == "image" else [[]] * len(pictures)
+        for each, part, size in zip(pictures, crops.split([each.crops for each in pictures]), sizes, strict=True):
+            if len(each.grids) == each.crops or each.shown is not None:
+                views += block_views(part, [each])
+            else:
+                views.append([part[0], self._joined(part[1:], size)])
+        return views
+
+    def _joined(self, crops: Tensor, size: list[int]) -> Tensor:
+        """The image that local crops show together, 3×height×width, without its padding."""
+        side = self.config.vision_config.image_size
+        rows, columns = get_anyres_image_grid_shape(size, self.config.image_grid_pinpoints, side)
+        joined = crops.unflatten(0, (rows, columns)).permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)
+        return unpad_image(joined, size)
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        """Frames are halved on their way to the language model, bilinearly: on an even grid, the mean of 2×2."""
+        return encode(self, seen, view, grid, 1 if seen.modality == "image" else 2)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
+import torch
+from torch import Tensor
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import get_vision_window_index
+
+from eadp.core.types import Grid
 from eadp.models.family import Family, Picture, Prompt, Seen
+from eadp.models.views import from_patches, resized, to_patches
 
 
 class Qwen2_5_VL(Family):
     types = ("qwen2_5_vl",)
+    tower_name = "visual"
     modalities = ("image", "video")
     mrope = True
     # The stock model would count a new image's tokens as if they were text.
@@ -19,8 +27,45 @@ class Qwen2_5_VL(Family):
         grids = seen.listed(f"{seen.modality}_grid_thw")
         return [Picture.plain([(rows // merge, columns // merge)] * frames) for frames, rows, columns in grids]
 
+    def tower_tokens(self, seen: Seen, pictures: Sequence[Picture], rows: Tensor) -> list[Tensor]:
+        merged = rows[0].unflatten(0, (-1, self.config.vision_config.spatial_merge_size**2)).mean(1)
+        return list(self._unwindowed(seen, merged).split([len(picture) for picture in pictures]))
+
+    def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+        vision, pixels = self.config.vision_config, cast(Tensor, seen.values)
+        grids = seen.listed(f"{seen.modality}_grid_thw")
+        parts = pixels.split([frames * rows * columns for frames, rows, columns in grids])
+        shape = (vision.spatial_merge_size, vision.patch_size, vision.temporal_patch_size)
+        return [
+            list(from_patches(part, frames, (rows, columns), *shape))
+            for part, (frames, rows, columns) in zip(parts, grids, strict=True)
+        ]
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        vision = self.config.vision_config
+        rows, columns = (side * vision.spatial_merge_size for side in grid)
+        small = resized(view, rows * vision.patch_size, columns * vision.patch_size)
+        patches = to_patches(small, vision.spatial_merge_size, vision.patch_size)
+        output = self.stock_features(patches, image_grid_thw=torch.tensor([[1, rows, columns]], device=view.device))
+        layers = getattr(output, "deepstack_features", None) or []
+        return [rows[0] for rows in (output.pooler_output, *layers)]
+
+    def _unwindowed(self, seen: Seen, merged: Tensor) -> Tensor:
+        """The tower runs window by window; its output, like the grids, row by row."""
+        vision = self.config.vision_config
+        order, _ = get_vision_window_index(
+            torch.as_tensor(seen.arguments[f"{seen.modality}_grid_thw"]),
+            spatial_merge_size=vision.spatial_merge_size,
+            window_size=vision.window_size,
+            patch_size=vision.patch_size,
+        )
+        return merged[order.argsort().to(merged.device)]
+
 
 class Qwen3VL(Qwen2_5_VL):
     """Its DeepStack features, added again in the first layers, are shortened with the tokens."""
 
     types = ("qwen3_vl",)
+
+    def _unwindowed(self, seen: Seen, merged: Tensor) -> Tensor:
+        return merged

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from eadp.core.types import Layout
-from eadp.models.family import Family, Picture, Prompt, Seen, square
+from eadp.core.types import Grid, Layout
+from eadp.models.family import Family, Picture, Prompt, Seen, averaged, square
+from eadp.models.views import block_views, resized
 
 
-def whole_first(tiles: int, cells: int, layout: Layout | None = None) -> Picture:
-    """A picture of tiles in the order in which methods expect them: the whole image, then its parts."""
+def whole_first(tiles: int, cells: int, shuffle: int, layout: Layout | None = None) -> Picture:
+    """A picture of tiles in the order in which methods expect them: the whole image, then its parts.
+
+    shuffle: the side of the patches that become one token.
+    """
     order = [tiles - 1, *range(tiles - 1)]
     slots = torch.arange(tiles * cells).view(tiles, cells)[order].flatten()
     grids = [square(cells, "a tile")] * tiles
-    return Picture(grids, slots, tiles * cells, torch.full((tiles * cells,), -1), layout=layout)
+    return Picture(
+        grids,
+        slots,
+        tiles * cells,
+        torch.full((tiles * cells,), -1),
+        layout=layout,
+        arrange=lambda rows: averaged(rows, shuffle)[order].flatten(0, 1),
+        crops=tiles,
+        shown=order,
+    )
 
 
 class InternVL(Family):
@@ -27,10 +41,16 @@ class InternVL(Family):
     """
 
     types = ("internvl",)
+    square_only = True
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
-        cells = seen.lengths[0]
-        return [whole_first(len(run) // cells, cells) for row in range(len(prompt.places)) for run in prompt.runs(row)]
+        cells, shuffle = seen.lengths[0], round(1 / self.config.downsample_ratio)
+        runs = [run for row in range(len(prompt.places)) for run in prompt.runs(row)]
+        return [whole_first(len(run) // cells, cells, shuffle) for run in runs]
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        side = grid[0] * self.config.vision_config.patch_size[0] * round(1 / self.config.downsample_ratio)
+        return [self.stock_features(resized(view, side, side)[None]).pooler_output[0]]
 
 
 class Idefics3(Family):
@@ -41,6 +61,8 @@ class Idefics3(Family):
 
     types = ("idefics3", "smolvlm")
     text_name = "text_model"
+    tower_name = "vision_model"
+    square_only = True
 
     def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
         if prompt.ids is None:
@@ -50,6 +72,15 @@ class Idefics3(Family):
             pictures += self._row(prompt.runs(row), ids)
         return pictures
 
+    def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+        pixels = cast(Tensor, seen.values).flatten(0, 1)
+        # Prompts with fewer crops than others were padded with black ones.
+        return block_views(pixels[pixels.flatten(1).any(1)], pictures)
+
+    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+        side = grid[0] * self.config.vision_config.patch_size * self.config.scale_factor
+        return [self.stock_features(resized(view, side, side)[None, None]).pooler_output[0]]
+
     def _row(self, runs: list[Tensor], ids: Tensor) -> list[Picture]:
         pictures: list[Picture] = []
         tiles: list[Tensor] = []
@@ -57,7 +88,7 @@ class Idefics3(Family):
             tiles.append(run)
             # Every row ends with a whole image, so the mark before its last run is the mark of whole images.
             if ids[run[0] - 1] == ids[runs[-1][0] - 1]:
-                pictures.append(whole_first(len(tiles), len(run), self._layout(tiles[:-1])))
+                pictures.append(whole_first(len(tiles), len(run), self.config.scale_factor, self._layout(tiles[:-1])))
                 tiles = []
         return pictures
 

@@ -67,7 +67,7 @@ def attach(
         raise ValueError(f'positions must be "keep" or "repack", got {where!r}')
     if before is not None and before.stage != "before":
         raise ValueError(f"{before.name} is to prune inside the language model, so it must be an InsideMethod")
-    if before is not None and (more := sorted(before.needs - {"text"})):
+    if before is not None and (more := sorted(before.needs - {"text", "vision_attention", "pixels"})):
         raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
     family = family_of(model)
     if MARK in vars(family.base):
@@ -138,7 +138,8 @@ class Pruned:
         self._hooks = Hooks()
         chooser = Chooser(before or Everything(), guide, budget_over, keep_newlines)
         cutting = None if inside is None else InsideLanguageModel(model, family, inside, chooser)
-        self._pruning = BeforeLanguageModel(Sight(family, self._question_of), chooser, positions, cutting)
+        sight = Sight(family, self._question_of, chooser.method)
+        self._pruning = BeforeLanguageModel(sight, chooser, positions, cutting)
         self._pruning.install(self._hooks)
         self._hooks.override(family.base, MARK, True)
 

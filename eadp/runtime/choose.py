@@ -15,6 +15,7 @@ from eadp.methods import Method
 from eadp.models.family import Picture
 from eadp.runtime.merge import Merge
 from eadp.runtime.sight import Placed, View
+from eadp.runtime.vision import Extra, beside, joined_attention
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
@@ -61,10 +62,11 @@ class Chooser:
             if self.guide is not None and row not in texts:
                 texts[row] = _on(self.guide.encode(view.question(row)), embeddings.device)
             columns = torch.cat([each.tokens for each in group])
-            selection = self._select(group, embeddings[row, columns.to(embeddings.device)], texts.get(row))
+            features = embeddings[row, columns.to(embeddings.device)]
+            selection, extra = self._select([each.picture for each in group], features, texts.get(row))
             kept = selection.indices.cpu()
             if selection.merge is not None:
-                merges.append(Merge(row, columns, columns[kept], selection.merge))
+                merges.append(Merge(row, columns, columns[kept], selection.merge, extra.rows, extra.deepstack))
             parts = split(selection, [each.picture for each in group])
             for each, part in zip(group, parts, strict=True):
                 keep[row, each.columns] = self.stays(each.picture, part.indices.cpu())
@@ -80,21 +82,28 @@ class Chooser:
             rows.setdefault(each.row, []).append(each)
         return list(rows.values())
 
-    def _select(self, group: list[Placed], features: Tensor, text: TextGuide | None) -> Selection:
-        pictures = [each.picture for each in group]
+    def _select(self, pictures: list[Picture], features: Tensor, text: TextGuide | None) -> tuple[Selection, Extra]:
         method, total = self.method, len(features)
-        if isinstance(method.keep, int) and method.keep >= total:
+        if self._keeps_all(total):
             if getattr(method, "coverage", None) is None:
                 note = f"all {total} tokens stay: no more than keep={method.keep}"
-                return Selection(torch.arange(total), total, method.name, notes=(note,))
+                return Selection(torch.arange(total), total, method.name, notes=(note,)), Extra()
             method = replace(method, keep=total)
+        extra = beside(pictures, method)
         tokens = VisualTokens(
             features,
             None if self.guide is None else self._aligned(pictures, features, self.guide),
             [grid for picture in pictures for grid in picture.grids],
             pictures[0].layout if len(pictures) == 1 else None,
+            joined_attention(pictures),
+            extra.rows,
+            extra.grids,
         )
-        return checked(method.select(tokens, text), total)
+        return checked(method.select(tokens, text), tokens), extra
+
+    def _keeps_all(self, total: int) -> bool:
+        keep = self.method.keep
+        return keep is not None and (keep >= total if isinstance(keep, int) else self.method.budget(total) == total)
 
     def _aligned(self, pictures: list[Picture], features: Tensor, guide: Guide) -> Tensor:
         if guide.space == "language":
@@ -132,16 +141,17 @@ def _on(text: TextGuide, device: torch.device) -> TextGuide:
     return replace(text, tokens=moved(text.tokens), pooled=moved(text.pooled), padding=moved(text.padding))
 
 
-def checked(selection: Selection, total: int) -> Selection:
+def checked(selection: Selection, tokens: VisualTokens) -> Selection:
     """The selection, if it is one that the runtime can carry out."""
-    indices, merge = selection.indices, selection.merge
+    indices, merge, total = selection.indices, selection.merge, len(tokens)
+    sources = total if tokens.extra is None else total + len(tokens.extra)
     if selection.total != total:
         raise ValueError(f"{selection.method} selected from {selection.total} tokens, but was given {total}")
     if indices.ndim != 1 or not len(indices) or bool((indices.diff() <= 0).any()):
         raise ValueError(f"{selection.method} must return at least one index, sorted and without repeats")
     if int(indices[0]) < 0 or int(indices[-1]) >= total:
         raise ValueError(f"{selection.method} returned indices outside 0…{total - 1}")
-    if merge is not None and merge.shape != (len(indices), total):
+    if merge is not None and merge.shape not in ((len(indices), total), (len(indices), sources)):
         raise ValueError(f"{selection.method} must merge with {len(indices)}×{total} weights, got {tuple(merge.shape)}")
     return selection
 
@@ -173,7 +183,7 @@ def _part(selection: Selection, start: int, end: int, quotas: tuple[int, ...], n
         gains=None if order is None or selection.gains is None else selection.gains[inside(order)],
         quotas=quotas,
         scores=None if selection.scores is None else selection.scores[start:end],
-        merge=None if merge is None else merge[here, start:end],
+        merge=None if merge is None else torch.cat([merge[here, start:end], merge[here, selection.total :]], dim=1),
         relevance=None if selection.relevance is None else _cells(selection.relevance, start, end),
         notes=(*selection.notes, note),
     )

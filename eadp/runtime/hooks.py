@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
@@ -38,8 +39,13 @@ class Watch:
     `generate` calls them long before the forward that uses the output, and inspects their signature; hence `wraps`.
     """
 
-    def __init__(self, report: Callable[[Any], None]) -> None:
+    def __init__(
+        self, report: Callable[[Any], None], recording: Callable[[], Any] | None = None, keep_pixels: bool = False
+    ) -> None:
+        """recording: gives a context manager around an encoding, whose list becomes `Seen.attention`."""
         self._report = report
+        self._keep_pixels = keep_pixels
+        self._recording = recording or (lambda: nullcontext([]))
         self._busy = False
 
     def over(self, encode: Callable[..., Any], modality: str) -> Callable[..., Any]:
@@ -52,14 +58,17 @@ class Watch:
                 return encode(*args, **kwargs)
             self._busy = True
             try:
-                output = encode(*args, **kwargs)
+                with self._recording() as attention:
+                    output = encode(*args, **kwargs)
             finally:
                 self._busy = False
             if (features := getattr(output, "pooler_output", None)) is not None:
                 arguments = dict(signature.bind(*args, **kwargs).arguments)
                 pixels = arguments.pop("pixel_values" if modality == "image" else "pixel_values_videos")
                 lengths = [len(rows) for rows in features]
-                object.__setattr__(output, SEEN, Seen(modality, arguments, tuple(pixels.shape), lengths))
+                values = pixels if self._keep_pixels else None
+                seen = Seen(modality, arguments, tuple(pixels.shape), lengths, attention, values)
+                object.__setattr__(output, SEEN, seen)
                 self._report(output)
             return output
 

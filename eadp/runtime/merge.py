@@ -1,9 +1,11 @@
-"""Kept tokens that absorb others: new row k = Σ_j weights[k, j] · row j."""
+"""Kept tokens that absorb others: new row k = Σ_j weights[k, j] · row j, and Σ_e weights[k, N + e] · extra e."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from eadp.runtime.compact import Compaction
@@ -11,12 +13,27 @@ from eadp.runtime.compact import Compaction
 
 @dataclass(frozen=True)
 class Merge:
-    """In one row of the batch: the N columns of a picture's tokens, the K that stay, and K×N weights."""
+    """In one row of the batch: the N columns of a picture's tokens, the K that stay, and K×N weights.
+
+    extra: E×d, tokens without a column, where the weights are K×(N + E). deepstack: E×d, their rows in each layer that
+    has some; none where they have nothing to add there.
+    """
 
     row: int
     columns: Tensor
     kept: Tensor
     weights: Tensor
+    extra: Tensor | None = None
+    deepstack: Sequence[Tensor] = ()
+
+    def onto(self, rows: Tensor, extra: Tensor | None = None) -> Tensor:
+        """The K new rows from the N old ones (and the E extra ones)."""
+        weights = self.weights.to(rows)
+        if weights.shape[1] == len(rows):
+            return weights @ rows
+        if extra is None:
+            return weights[:, : len(rows)] @ rows
+        return weights @ torch.cat([rows, extra.to(rows)])
 
 
 def merged(hidden: Tensor, merges: list[Merge]) -> Tensor:
@@ -26,7 +43,7 @@ def merged(hidden: Tensor, merges: list[Merge]) -> Tensor:
     hidden = hidden.clone()
     for merge in merges:
         rows = hidden[merge.row, merge.columns.to(hidden.device)]
-        hidden[merge.row, merge.kept.to(hidden.device)] = merge.weights.to(rows) @ rows
+        hidden[merge.row, merge.kept.to(hidden.device)] = merge.onto(rows, merge.extra)
     return hidden
 
 
@@ -41,13 +58,14 @@ def deepstack(
     keep = keep.to(there.device)
     number = there.flatten().cumsum(0).view_as(there) - 1
     shortened = []
-    for layer in layers:
+    for index, layer in enumerate(layers):
         if merges:
             layer = layer.clone()
             for merge in merges:
                 source = number[merge.row, merge.columns.to(there.device)].to(layer.device)
                 target = number[merge.row, merge.kept.to(there.device)].to(layer.device)
-                layer[target] = merge.weights.to(layer) @ layer[source]
+                extra = merge.deepstack[index] if merge.deepstack else None
+                layer[target] = merge.onto(layer[source], extra)
         shortened.append(layer[keep[there].to(layer.device)])
     there = plan.columns(there)
     return (there if plan.valid is None else there & plan.valid.to(there.device)), shortened

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
+from eadp.methods import Method
 from eadp.models.family import Family, Picture, Prompt, Seen
 from eadp.runtime.hooks import SEEN, Hooks, Watch
 from eadp.runtime.masks import Mask, segment
+from eadp.runtime.vision import TowerWatch, with_attention, with_views
 
 PIXELS = ("pixel_values", "pixel_values_videos")
 
@@ -47,10 +49,14 @@ class View:
 
 
 class Sight:
-    """Follows each forward of the base model. has_images: whether the present one carries any."""
+    """Follows each forward of the base model, and gathers what the method needs of its vision side.
 
-    def __init__(self, family: Family, question: Callable[[int, Tensor | None], str]) -> None:
+    has_images: whether the present one carries any.
+    """
+
+    def __init__(self, family: Family, question: Callable[[int, Tensor | None], str], method: Method) -> None:
         self.family = family
+        self.method = method
         self.has_images = False
         self._question = question
         self._inside = False
@@ -59,7 +65,12 @@ class Sight:
         self._outputs: dict[str, Any] = {}
 
     def install(self, hooks: Hooks) -> None:
-        base, watch = self.family.base, Watch(self._report)
+        base, recording = self.family.base, None
+        if "vision_attention" in self.method.needs:
+            tower = TowerWatch(self.family, self.method)
+            tower.install(hooks)
+            recording = tower.recording
+        watch = Watch(self._report, recording, keep_pixels="pixels" in self.method.needs)
         for modality in self.family.modalities:
             name = f"get_{modality}_features"
             hooks.override(base, name, watch.over(getattr(base, name), modality))
@@ -121,7 +132,8 @@ class Sight:
         for each, output in seen:
             there = self._placeholders(each.modality)[::beams].cpu()
             prompt = Prompt(ids, [row.nonzero().flatten() for row in there])
-            placed += _place(self.family.pictures(each, output, prompt), prompt, each.modality)
+            pictures = with_attention(self.family, each, output, self.family.pictures(each, output, prompt))
+            placed += _place(with_views(self.family, each, pictures), prompt, each.modality)
         placed.sort(key=lambda one: (one.row, int(one.columns[0])))
         return View(placed, beams, question)
 

@@ -1,0 +1,81 @@
+"""How long each method takes to choose among the tokens of one image, before the language model.
+
+All get the same tokens, words and attention, as large as those of LLaVA-1.5-7B (576 tokens) and Qwen2.5-VL-3B (1,296),
+and take turns within one run, in CPU time, on one thread; what counts is the ratio to EADP. What comes before the
+choice is not in it: the guide's text, the attention of one tower layer, and for `downsample` the second run of the
+tower.
+
+    python benchmarks/methods.py
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import common
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from eadp import TextGuide, VisualTokens
+from eadp.core import Grid, TowerAttention
+from eadp.methods import NAMES, Method, make
+from eadp.methods.base import REGISTRY
+
+CASES: dict[str, tuple[Grid, int, int]] = {  # grid, width of the tokens, depth of the tower
+    "LLaVA-1.5-7B": ((24, 24), 4096, 24),
+    "Qwen2.5-VL-3B": ((36, 36), 2048, 32),
+}
+KEEPS = (64, 128)
+WORDS, SHARED = 30, 768
+BEFORE = [name for name in NAMES if REGISTRY[name].stage == "before"]
+
+
+def image(grid: Grid, width: int, method: Method, depth: int) -> VisualTokens:
+    """The same image for every method, with what it asks for beside."""
+    n, g = grid[0] * grid[1], torch.Generator().manual_seed(1)
+    aligned = torch.randn(n, SHARED, generator=g)
+    received, keys = torch.rand(2, n, generator=g), torch.randn(n, 16, 64, generator=g)
+    layers = method.vision_layers(depth, "llava")
+    seen_at = method.resolution([grid], square=False)
+    return VisualTokens(
+        common.image_like(*grid, width),
+        aligned,
+        [grid],
+        attention=[TowerAttention(layer, depth, keys, received[0] / n, received[1] / n) for layer in layers],
+        extra=torch.randn(sum(rows * columns for rows, columns in seen_at) or 1, width, generator=g),
+        extra_grids=seen_at,
+    )
+
+
+def case(name: str, keep: int, repeats: int) -> dict[str, Any]:
+    grid, width, depth = CASES[name]
+    words = torch.randn(WORDS, SHARED, generator=torch.Generator().manual_seed(2))
+    text = TextGuide(words, words.mean(0))
+    methods = [make(method, keep=keep) for method in BEFORE]
+    calls = {method.name: partial(method.select, image(grid, width, method, depth), text) for method in methods}
+    return {
+        "model": name,
+        "n": grid[0] * grid[1],
+        "k": keep,
+        "ms": common.medians(common.interleaved(calls, repeats)),
+    }
+
+
+def main(repeats: int = 15) -> None:
+    """Measure, print, and write benchmarks/results/methods.json."""
+    common.one_thread()
+    rows = [case(name, keep, repeats) for name in CASES for keep in KEEPS]
+    table = Table("method", *(f"N={row['n']} K={row['k']}, ms (/ EADP)" for row in rows))
+    for method in sorted(BEFORE, key=lambda method: rows[0]["ms"][method]):
+        times = [(row["ms"][method], row["ms"][method] / row["ms"]["eadp"]) for row in rows]
+        table.add_row(method, *(f"{ms:.2f} ({ratio:.2f})" for ms, ratio in times))
+    console = Console()
+    console.print(table)
+    console.print(f"written: {common.save('methods', {'cases': rows}).relative_to(common.ROOT)}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

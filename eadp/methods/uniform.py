@@ -1,0 +1,35 @@
+"""Uniform sampling: the control that looks everywhere alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from eadp.core import Selection, TextGuide, VisualTokens, alike, even_cells
+from eadp.methods.base import Method
+
+
+@dataclass(frozen=True)
+class Uniform(Method):
+    """Keep T tokens on an even grid: the central token of each of T even cells (`core.even_cells`).
+
+    Crops or frames share the budget alike, each with a grid of its own.
+
+    Paper: none, a control.
+    """
+
+    name: ClassVar[str] = "uniform"
+    citation: ClassVar[str] = "control"
+
+    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        quotas = alike(tokens.grids, self.budget(len(tokens)))
+        indices = torch.cat(
+            [
+                even_cells(grid, quota)[1] + block.start
+                for grid, block, quota in zip(tokens.grids, tokens.blocks, quotas, strict=True)
+                if quota
+            ]
+        )
+        return Selection(indices, len(tokens), self.name, quotas=tuple(quotas))

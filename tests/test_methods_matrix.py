@@ -1,0 +1,73 @@
+"""Every method that prunes before the language model, on every family: what must hold whatever is chosen."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import tiny
+import torch
+from by_hand import answers
+from prompts import CLIPS, IMAGES, Sizes, every_prompt
+from simple_methods import Guide
+from torch import Tensor
+
+import eadp
+from eadp.core import Selection
+from eadp.methods import NAMES, make
+from eadp.methods.base import REGISTRY
+from eadp.models import Picture
+
+BEFORE = [name for name in NAMES if REGISTRY[name].stage == "before"]
+KEEP = 0.4
+
+
+def pruning(family: str, name: str, keep: float) -> eadp.Pruned:
+    guide = Guide("tower" if family.startswith("llava") else "language") if "text" in REGISTRY[name].needs else None
+    return eadp.attach(tiny.model(family), method=name, keep=keep, guide=guide, question="Which one?")
+
+
+def promised(name: str, picture: Picture, selection: Selection) -> int:
+    """How many tokens a method keeps: the budget to the token. An image has a resolution of whole rows and columns, so
+    that `downsample` keeps the most tokens that fit into the budget that way."""
+    method = make(name, keep=KEEP)
+    if name != "downsample" or len(selection) == selection.total:
+        return method.budget(len(picture))
+    return sum(rows * columns for rows, columns in method.resolution(picture.grids, picture.square_only))
+
+
+@cache
+def unpruned(family: str, video: bool) -> Tensor:
+    sizes = (CLIPS if video else IMAGES)[family]
+    return tiny.model(family)(**tiny.inputs(family, sizes)).logits
+
+
+@every_prompt
+@pytest.mark.parametrize("name", BEFORE)
+def test_every_method_on_every_family(family: str, sizes: Sizes, name: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, sizes)
+    with pruning(family, name, KEEP) as pruned:
+        tokens, logits = answers(model, **inputs, max_new_tokens=3)
+        together, pictures = pruned.last, pruned.pictures
+        for selection, picture in zip(together, pictures, strict=True):
+            assert len(selection) == promised(name, picture, selection)
+            assert selection.method.split(" (")[0] == name
+            assert bool((selection.indices.diff() > 0).all())
+            assert 0 <= int(selection.indices[0]) <= int(selection.indices[-1]) < selection.total == len(picture)
+            assert sum(selection.quotas) == len(selection) or len(selection) == selection.total
+
+        again, uncached = answers(model, **inputs, max_new_tokens=3, use_cache=False)
+        assert torch.equal(again, tokens)
+        torch.testing.assert_close(uncached, logits, rtol=1e-4, atol=1e-4)
+        assert [each.indices.tolist() for each in pruned.last] == [each.indices.tolist() for each in together]
+
+        single = []
+        for row in range(2):
+            alone = tiny.inputs(family, sizes[row : row + 1], first=row)
+            torch.testing.assert_close(model(**alone).logits[:, -1], logits[row, :1], rtol=1e-4, atol=1e-4)
+            single += pruned.last
+        assert [each.indices.tolist() for each in single] == [each.indices.tolist() for each in together]
+
+    with pruning(family, name, 1.0) as pruned:
+        assert torch.equal(model(**inputs).logits, unpruned(family, sizes is CLIPS.get(family)))
+        assert all(len(each) == each.total for each in pruned.last)
