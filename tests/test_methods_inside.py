@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -248,3 +250,9 @@ def test_wrong_settings_are_told(make_it: Any, complaint: str) -> None:
 def test_there_is_nothing_to_select_before_the_language_model() -> None:
     with pytest.raises(TypeError, match="inside the language model"):
         FastV(keep=1).select(VisualTokens(torch.ones(4, 2), None, [(2, 2)]))
+
+
+def test_the_table_in_the_docs_is_what_the_command_prints() -> None:
+    root = Path(__file__).parents[1]
+    table = runpy.run_path(str(root / "benchmarks" / "budgets.py"))["table"]()
+    assert table in (root / "docs" / "methods-inside.md").read_text()

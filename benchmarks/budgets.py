@@ -1,0 +1,44 @@
+"""What a budget means for the methods inside the language model: tokens after each cut, and their mean over the layers.
+
+python benchmarks/budgets.py        prints the table of docs/methods-inside.md: 576 visual tokens, 32 layers
+"""
+
+from __future__ import annotations
+
+from eadp.methods import make
+from eadp.methods.inside import Cut, InsideMethod, layer_mean
+
+TOTAL, DEPTH = 576, 32
+NAMES = {"FastV, DART": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
+KEEPS = (192, 128, 64, 32)
+
+
+def cuts(name: str, **settings: object) -> tuple[Cut, ...]:
+    method = make(name, **settings)
+    assert isinstance(method, InsideMethod)
+    return method.cuts(TOTAL, DEPTH)
+
+
+def told(cuts: tuple[Cut, ...]) -> str:
+    """Tokens left after each cut, and in brackets the mean over the layers."""
+    return f"{', '.join(str(cut.keep) for cut in cuts)} ({layer_mean(cuts, TOTAL, DEPTH):.1f})"
+
+
+def cell(name: str, keep: int, budget: str) -> str:
+    try:
+        return told(cuts(name, keep=keep, budget=budget))
+    except ValueError as error:
+        return "at least " + str(error).rpartition("The lowest it can reach is ")[2].partition(",")[0]
+
+
+def table() -> str:
+    rows = [["method", "budget", *(f"keep={keep}" for keep in KEEPS)], ["---"] * (2 + len(KEEPS))]
+    for title, name in NAMES.items():
+        for budget in ("after_prune", "layer_mean"):
+            rows.append([title, budget, *(cell(name, keep, budget) for keep in KEEPS)])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([*lines, "", f"Without `keep`, PyramidDrop leaves {told(cuts('pyramiddrop'))}."])
+
+
+if __name__ == "__main__":
+    print(table())
