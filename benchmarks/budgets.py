@@ -6,22 +6,29 @@ python benchmarks/budgets.py        prints the table of docs/methods-inside.md: 
 from __future__ import annotations
 
 from eadp.methods import make
-from eadp.methods.inside import InsideMethod, layer_mean
+from eadp.methods.inside import Cut, InsideMethod, layer_mean
 
 TOTAL, DEPTH = 576, 32
 NAMES = {"FastV, DART": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
 KEEPS = (192, 128, 64, 32)
 
 
-def cell(name: str, keep: int, budget: str) -> str:
-    """Tokens left after each cut, and in brackets the mean over the layers."""
-    method = make(name, keep=keep, budget=budget)
+def cuts(name: str, **settings: object) -> tuple[Cut, ...]:
+    method = make(name, **settings)
     assert isinstance(method, InsideMethod)
+    return method.cuts(TOTAL, DEPTH)
+
+
+def told(cuts: tuple[Cut, ...]) -> str:
+    """Tokens left after each cut, and in brackets the mean over the layers."""
+    return f"{', '.join(str(cut.keep) for cut in cuts)} ({layer_mean(cuts, TOTAL, DEPTH):.1f})"
+
+
+def cell(name: str, keep: int, budget: str) -> str:
     try:
-        cuts = method.cuts(TOTAL, DEPTH)
+        return told(cuts(name, keep=keep, budget=budget))
     except ValueError as error:
         return "at least " + str(error).rpartition("The lowest it can reach is ")[2].partition(",")[0]
-    return f"{', '.join(str(cut.keep) for cut in cuts)} ({layer_mean(cuts, TOTAL, DEPTH):.1f})"
 
 
 def table() -> str:
@@ -29,7 +36,8 @@ def table() -> str:
     for title, name in NAMES.items():
         for budget in ("after_prune", "layer_mean"):
             rows.append([title, budget, *(cell(name, keep, budget) for keep in KEEPS)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([*lines, "", f"Without `keep`, PyramidDrop leaves {told(cuts('pyramiddrop'))}."])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,18 @@
-"""Methods inside the language model that remember what another one chose, or repeat it."""
+"""What tests of methods inside the language model share: recorded choices, and models deep enough for three cuts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import cycle
 from typing import Any
+
+import tiny
+import torch
+import transformers as hf
+from by_hand import SPECIAL_IDS
+from torch import Tensor
 
 from eadp.core import Selection
 from eadp.methods import make
@@ -51,3 +58,32 @@ class Replaying(Recording):
 
     def choose(self, cut: Cut, view: LayerView) -> Selection:
         return next(self.choices)
+
+
+DEPTH = 8
+
+
+@cache
+def deep(family: str, attention: str = "sdpa") -> Any:
+    """The family's tiny model with eight layers, so that methods with three cuts have room."""
+    kind, settings = tiny.CONFIGS[family]
+    settings = settings | {"text_config": settings["text_config"] | {"num_hidden_layers": DEPTH}}
+    torch.manual_seed(0)
+    model = hf.AutoModelForImageTextToText.from_config(kind(**settings), attn_implementation=attention).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.copy_(torch.randn(weight.shape) * (1.5 * weight.shape[-1] ** -0.5))
+    model.generation_config.eos_token_id = None
+    return model.requires_grad_(False)
+
+
+def with_depth(name: str, keep: int = 5) -> InsideMethod:
+    """Cuts before layers 2, 4 and 6 of 8, or before layer 2."""
+    layers = {"pyramiddrop": (8, 16, 24), "sparsevlm": (8, 16, 24)}.get(name, (8,))
+    return method(name, keep, layers=layers, **({"recycle": 1.0} if name == "sparsevlm" else {}))
+
+
+def generated(model: Any, inputs: dict[str, Any], **settings: Any) -> Tensor:
+    defaults = {"max_new_tokens": 8, "do_sample": False, "suppress_tokens": SPECIAL_IDS}
+    return model.generate(**inputs, **defaults | settings)[:, inputs["input_ids"].shape[1] :]

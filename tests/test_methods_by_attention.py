@@ -57,6 +57,15 @@ def test_visionzip_without_cls() -> None:
     same(found.merge, rows(6, {0: 1, 2: 1}, {1: 1}, {3: 1, 5: 1}, {4: 1}))
 
 
+def test_visionzip_with_hardly_a_dominant_token() -> None:
+    """9 in 10 of 4 are 4 contextual tokens, but CLS stays: 3 targets of 6 patches, every second."""
+    tokens = looked(ATTENTION, KEYS, (2, 3))
+    tokens = VisualTokens(tokens.features, None, tokens.grids, None, tokens.attention, torch.randn(1, 3))
+    found = VisionZip(keep=4, contextual=0.9).select(tokens)
+    assert found.indices.tolist() == [0, 1, 2, 4]
+    same(found.merge, rows(7, {6: 1}, {0: 1}, {2: 1, 1: 1}, {4: 1, 3: 0.5, 5: 0.5}))
+
+
 @pytest.mark.parametrize(("dominant", "contextual"), [(27, 5), (54, 10), (108, 20), (162, 30)])
 def test_visionzips_splits(dominant: int, contextual: int) -> None:
     """A dominant token is as it was: weights of 1. A target that others joined has 1 for itself and 1 for their
@@ -149,6 +158,7 @@ def test_layers_scale_with_depth() -> None:
     assert HiPrune(keep=8, object_layer=3, deep_layer=-1).vision_layers(24, "llava") == (3, 23)
     assert VisionZip(keep=8).vision_layers(24, "llava") == (22,)
     assert make("prumerge", keep=8).vision_layers(24, "llava") == (23,)
+    assert make("prumerge", keep=8, layer=-2).vision_layers(24, "llava") == (22,)
     with pytest.raises(ValueError, match="layer 24, but the vision tower has 24"):
         HiPrune(keep=8, object_layer=24).vision_layers(24, "llava")
 

@@ -9,6 +9,13 @@ from eadp.core import TowerAttention, VisualTokens
 from eadp.core.similarity import unit_rows
 
 
+def counted(method: str, layer: int, depth: int) -> int:
+    """A layer of the tower counted from 0; given so, or from the end where it is negative."""
+    if not -depth <= layer < depth:
+        raise ValueError(f"{method} asks for layer {layer}, but the vision tower has {depth}")
+    return layer % depth
+
+
 def tower_layers(method: str, tokens: VisualTokens, count: int) -> list[TowerAttention]:
     """The `count` layers that the method asked for."""
     if len(tokens.attention) != count:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens, alike, checks, ranked
 from eadp.core.types import Grid
-from eadp.methods.attention import received, tower_layers
+from eadp.methods.attention import counted, received, tower_layers
 from eadp.methods.base import Method, Need
 
 LLAVA, QWEN = (9, 24), (16, 32)
@@ -55,10 +55,7 @@ class HiPrune(Method):
             int(layer * depth / of + 0.5) if self.object_layer is None else self.object_layer,
             max(-depth, -1 if qwen else -2) if self.deep_layer is None else self.deep_layer,
         )
-        for each in wanted:
-            if not -depth <= each < depth:
-                raise ValueError(f"hiprune asks for layer {each}, but the vision tower has {depth}")
-        return tuple(each % depth for each in wanted)
+        return tuple(counted(self.name, each, depth) for each in wanted)
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         middle, deep = tower_layers(self.name, tokens, 2)

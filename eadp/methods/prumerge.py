@@ -11,7 +11,7 @@ from torch import Tensor
 from eadp.core import Selection, TextGuide, VisualTokens, alike, checks, even_cells, outliers, ranked
 from eadp.core.merging import Part, joined, room_after, unchanged
 from eadp.core.types import Grid
-from eadp.methods.attention import attention_on, key_cosine, tower_layers, variant, without
+from eadp.methods.attention import attention_on, counted, key_cosine, tower_layers, variant, without
 from eadp.methods.base import Method, Need
 
 
@@ -40,6 +40,8 @@ class PruMerge(Method):
     by_cls: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = ("without keep: outliers",)
 
+    layer: int = -1
+    """Of the tower, counted from the end. Paper: the last. Where that was never trained, take the one that is read."""
     attended: float = 0.5
     """Share of kept tokens that are chosen by attention where the count is given. Ours; the paper has no such count."""
     neighbours: int = 32
@@ -51,7 +53,7 @@ class PruMerge(Method):
         checks.positive("neighbours", self.neighbours)
 
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
-        return (depth - 1,)
+        return (counted(self.name, self.layer, depth),)
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         (layer,) = tower_layers(self.name, tokens, 1)

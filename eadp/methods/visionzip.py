@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens, alike, ranked
 from eadp.core.merging import Part, group_means, joined, room_before, unchanged
-from eadp.methods.attention import attention_on, key_cosine, tower_layers, variant, without
+from eadp.methods.attention import attention_on, counted, key_cosine, tower_layers, variant, without
 from eadp.methods.base import Method, Need
 
 
@@ -36,6 +36,8 @@ class VisionZip(Method):
     by_cls: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = ("keep=32: 27+5", "64: 54+10", "128: 108+20", "192: 162+30")
 
+    layer: int = -2
+    """Of the tower, counted from the end. Paper."""
     contextual: float = 5 / 32
     """C/T. The paper's splits, dominant + contextual (27+5, 54+10, 108+20, 162+30), all have this share."""
 
@@ -45,7 +47,7 @@ class VisionZip(Method):
             raise ValueError(f"contextual is a share of the budget in [0, 1), got {self.contextual}")
 
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
-        return (max(0, depth - 2),)
+        return (counted(self.name, self.layer, depth),)
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         (layer,) = tower_layers(self.name, tokens, 1)
@@ -74,7 +76,7 @@ class VisionZip(Method):
         total = len(scores)
         if quota == total or quota == 0:
             return Part(torch.arange(quota, device=scores.device))
-        count = int(self.contextual * quota + 0.5)
+        count = min(int(self.contextual * quota + 0.5), quota - has_class)
         dominant = ranked(scores)[: quota - count - has_class]
         rest = without(total, dominant)
         targets = rest[:: len(rest) // count][:count] if count else rest[:0]

@@ -18,7 +18,7 @@ from eadp.runtime.masks import Mask, causal, flat, gathered, kind_of, segment, s
 from eadp.runtime.merge import Merge, merged
 from eadp.runtime.positions import counting
 from eadp.runtime.probe import Heads, ahead
-from eadp.runtime.remaining import Remaining, View, exact
+from eadp.runtime.remaining import CutView, Remaining, exact
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class Step:
 class Prefill:
     """The layers of a prefill, cut by cut.
 
-    layout: what the columns of the first layer have become. steps: the cuts so far. heads: of the layer before a cut.
+    layout:  what the columns of the first layer have become. steps: the cuts so far.
+    heads:   of the layer that the method looks at, while it chooses.
+    ledgers: what the cache will have to remember, from which layer on.
     """
 
     def __init__(
@@ -112,11 +114,10 @@ class Prefill:
     ) -> tuple[Tensor, dict[str, Any]]:
         """What the layer gets. states: B×P×d; settings: the other arguments, for all P₀ columns."""
         if self.cuts_at(index):
-            before = self._settings(index, states, settings)
             with torch.no_grad():
-                heads = ahead(layer, states, before) if self.method.attends == "next" else self.heads
-                step = self._choose(index, states, heads)
-            self.heads = None
+                if self.method.attends == "next":
+                    self.heads = ahead(layer, states, self._settings(index, states, settings))
+                step = self._choose(index, states)
             states = step.plan.rows(merged(states, step.merges))
             self.steps.append(step)
             self.layout = self.layout.then(step.plan)
@@ -128,7 +129,8 @@ class Prefill:
             self._stage = stage
         return states, settings
 
-    def _choose(self, index: int, states: Tensor, heads: Heads | None) -> Step:
+    def _choose(self, index: int, states: Tensor) -> Step:
+        heads, self.heads = self.heads, None
         if heads is None:
             raise RuntimeError(f"layer {index - 1} was not called through its module, so its attention was not seen")
         keep = torch.ones(states.shape[:2], dtype=torch.bool)
@@ -139,7 +141,7 @@ class Prefill:
             if cut is None:
                 continue
             row, where = rest.row, self.layout.fill[rest.row].cpu()
-            view = View(rest, states[row], self.prompted.embeddings[row], where, heads.of(row), past)
+            view = CutView(rest, states[row], self.prompted.embeddings[row], where, heads.of(row), past)
             tokens = where[rest.tokens]
             selection = exact(self.method.choose(cut, view), cut, len(tokens))
             kept = selection.indices.cpu()
@@ -215,10 +217,11 @@ class Prefill:
 
     def columns(self, came: Tensor | None) -> Tensor | None:
         """B×L, which columns of the prompts stayed to the end, before beams. came: which came in."""
-        stayed = None if came is None else came.clone()
+        if came is None:
+            return None
+        stayed = came.clone()
         for rest in (rest for group in self.rests for rest in group.pictures):
-            if stayed is not None:
-                stayed[rest.placed.row, rest.placed.columns[~rest.there]] = False
+            stayed[rest.placed.row, rest.placed.columns[~rest.there]] = False
         return stayed
 
     def selections(self, before: list[Selection]) -> list[Selection]:

@@ -138,7 +138,7 @@ class Remaining:
         ]
 
 
-class View:
+class CutView:
     """A `LayerView` of one prompt's pictures at the input of a layer.
 
     states: P×d, inputs: P₀×d of the first layer; where: P₀, the column that each of its columns has now.
