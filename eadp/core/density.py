@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from eadp.core.ranking import ranked
+
 NOISE = 1e-6
 
 
@@ -28,7 +30,7 @@ def density_peaks(points: Tensor, clusters: int, neighbours: int = 5, seed: int 
     denser = density[None, :] > density[:, None]
     gap = distance.masked_fill(~denser, torch.inf).amin(1)
     gap = torch.where(denser.any(1), gap, distance.amax(1))
-    centres = (density * gap).sort(descending=True, stable=True).indices[:clusters]
+    centres = ranked(density * gap)[:clusters]
     cluster = distance[:, centres].argmin(1)
     cluster[centres] = torch.arange(clusters, device=points.device)
     return cluster

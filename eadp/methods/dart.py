@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eadp.core import Selection, checks
+from eadp.core import Selection, checks, ranked
 from eadp.methods.inside import Cut, InsideMethod, LayerView, highest
 
 
@@ -47,8 +47,7 @@ class DART(InsideMethod):
 
 def largest_keys(states: Tensor, keys: Tensor, count: int) -> Tensor:
     """The hidden states of the tokens whose keys have the largest L1 norm, by falling norm."""
-    order = keys.float().abs().sum(-1).sort(descending=True, stable=True).indices
-    return states[order[:count]]
+    return states[ranked(keys.float().abs().sum(-1))[:count]]
 
 
 def least_similar(states: Tensor, pivots: Tensor, count: int) -> Tensor:

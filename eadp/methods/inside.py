@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Protocol, get_args
 
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, checks
+from eadp.core import Selection, TextGuide, VisualTokens, checks, ranked
 from eadp.methods.base import Method, Stage
 
 Budget = Literal["after_prune", "layer_mean"]
@@ -162,7 +162,7 @@ def layer_mean(cuts: Sequence[Cut], total: int, depth: int) -> float:
 
 def highest(scores: Tensor, count: int) -> Tensor:
     """The `count` highest scores, sorted by index; of equal ones the first."""
-    return scores.sort(descending=True, stable=True).indices[:count].sort().values
+    return ranked(scores)[:count].sort().values
 
 
 def unseen(scores: Tensor) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ class PyramidDrop(InsideMethod):
     name: ClassVar[str] = "pyramiddrop"
     citation: ClassVar[str] = "PyramidDrop (CVPR 2025)"
     needs: ClassVar[frozenset[Need]] = frozenset({"language_attention"})
+    presets: ClassVar[tuple[str, ...]] = ("without keep: 1/2, 1/4, 1/8",)
     attends: ClassVar[Attends] = "next"
 
     layers: tuple[int, ...] = (8, 16, 24)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, checks, density_peaks
+from eadp.core import Selection, checks, density_peaks, ranked
 from eadp.methods.base import Need
 from eadp.methods.inside import Budget, Cut, InsideMethod, LayerView, unseen
 
@@ -37,6 +37,7 @@ class SparseVLM(InsideMethod):
     citation: ClassVar[str] = "SparseVLM: Visual Token Sparsification (ICML 2025)"
     needs: ClassVar[frozenset[Need]] = frozenset({"language_attention"})
     merges: ClassVar[bool] = True
+    presets: ClassVar[tuple[str, ...]] = ("keep=192, 128, 64 of 576: published tables",)
 
     layers: tuple[int, ...] = (2, 6, 15)
     budget: Budget = field(default="layer_mean", kw_only=True)
@@ -85,11 +86,11 @@ class SparseVLM(InsideMethod):
     def choose(self, cut: Cut, view: LayerView) -> Selection:
         scores = view.attention(raters(view.visual_inputs, view.text_inputs)).mean(0)
         kept, back = self.split(len(scores), cut.keep)
-        ranked = scores.sort(descending=True, stable=True).indices
-        again = ranked[kept : kept + int(self.recycle * (len(scores) - kept) + 1e-9)]
+        order = ranked(scores)
+        again = order[kept : kept + int(self.recycle * (len(scores) - kept) + 1e-9)]
         weights = torch.zeros(cut.keep, len(scores), device=scores.device)
-        weights[torch.arange(kept), ranked[:kept]] = 1
-        heads = [ranked[:kept]]
+        weights[torch.arange(kept), order[:kept]] = 1
+        heads = [order[:kept]]
         if back:
             cluster = density_peaks(view.visual[again], back, seed=self.seed)
             for index in range(back):
@@ -97,7 +98,7 @@ class SparseVLM(InsideMethod):
                 members = again[cluster == index]
                 heads.append(members[:1])
                 weights[kept + index, members] = 1 / len(members)
-        indices, order = torch.cat(heads).sort()
+        indices, places = torch.cat(heads).sort()
         notes = (
             (f"{back} of the {cut.keep} tokens from layer {cut.layer} on are means of dropped ones",) if back else ()
         )
@@ -106,7 +107,7 @@ class SparseVLM(InsideMethod):
             len(scores),
             self.name,
             scores=scores,
-            merge=weights[order] if back else None,
+            merge=weights[places] if back else None,
             notes=(*unseen(scores), *notes),
         )
 
