@@ -138,7 +138,7 @@ class Pruned:
         self._hooks = Hooks()
         chooser = Chooser(before or Everything(), guide, budget_over, keep_newlines)
         cutting = None if inside is None else InsideLanguageModel(model, family, inside, chooser)
-        sight = Sight(family, self._question_of, chooser.method)
+        sight = Sight(model, family, self._question_of, chooser.method)
         self._pruning = BeforeLanguageModel(sight, chooser, positions, cutting)
         self._pruning.install(self._hooks)
         self._hooks.override(family.base, MARK, True)

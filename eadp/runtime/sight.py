@@ -54,7 +54,10 @@ class Sight:
     has_images: whether the present one carries any.
     """
 
-    def __init__(self, family: Family, question: Callable[[int, Tensor | None], str], method: Method) -> None:
+    def __init__(
+        self, model: nn.Module, family: Family, question: Callable[[int, Tensor | None], str], method: Method
+    ) -> None:
+        self.model = model
         self.family = family
         self.method = method
         self.has_images = False
@@ -63,6 +66,7 @@ class Sight:
         self._ids: Tensor | None = None
         self._embeddings: Tensor | None = None
         self._outputs: dict[str, Any] = {}
+        self._handed_in: dict[str, Seen] = {}
 
     def install(self, hooks: Hooks) -> None:
         base, recording = self.family.base, None
@@ -74,8 +78,16 @@ class Sight:
         for modality in self.family.modalities:
             name = f"get_{modality}_features"
             hooks.override(base, name, watch.over(getattr(base, name), modality))
+        if self.model is not base:
+            hooks.before(self.model, self._arrive)
         hooks.before(base, self._enter)
         hooks.after(base, self._leave)
+
+    def _arrive(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Where accelerate spreads a model, the base model gets copies of the outputs that say nothing of their images."""
+        outputs = kwargs.get("mm_encoder_outputs")
+        seen = {name: getattr(each, SEEN, None) for name, each in outputs.items()} if isinstance(outputs, dict) else {}
+        self._handed_in = {name: each for name, each in seen.items() if each is not None}
 
     def _enter(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         outputs = kwargs.get("mm_encoder_outputs") or {}
@@ -95,7 +107,7 @@ class Sight:
 
     def _leave(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self._ids = self._embeddings = None
-        self._outputs = {}
+        self._outputs, self._handed_in = {}, {}
         self._inside = self.has_images = False
 
     def _report(self, output: Any) -> None:
@@ -116,7 +128,7 @@ class Sight:
 
     def view(self, length: int, mask: Mask) -> View:
         """What this forward sees. length: columns of the prompts; mask: as the language model gets it."""
-        seen = [(self._seen(output), output) for output in self._outputs.values()]
+        seen = [(self._seen(modality), output) for modality, output in self._outputs.items()]
         beams = max(
             (len(output.pooler_output) // len(each.lengths) for each, output in seen if each.lengths), default=1
         )
@@ -137,8 +149,8 @@ class Sight:
         placed.sort(key=lambda one: (one.row, int(one.columns[0])))
         return View(placed, beams, question)
 
-    def _seen(self, output: Any) -> Seen:
-        seen = getattr(output, SEEN, None)
+    def _seen(self, modality: str) -> Seen:
+        seen = getattr(self._outputs[modality], SEEN, None) or self._handed_in.get(modality)
         if seen is None:
             raise ValueError(
                 "mm_encoder_outputs from before eadp.attach do not say what their images were; make them anew"
