@@ -1,0 +1,124 @@
+"""Stages 2 to 4: the language model learns to answer from scenes written as words, then from what the tower sees."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
+
+from eadp.pocket.model import GRID, WIDTH
+from eadp.pocket.text import EOS, IMAGE, SPECIAL, prompt
+from eadp.pocket.train.data import Corpus
+from eadp.pocket.world import COLOURS, SHAPES, WRITINGS
+from eadp.pocket.world.scene import MOST_THINGS
+
+BATCH = 16
+ROOM = 160
+"""Text tokens that a scene's questions and answers may fill."""
+
+
+class SceneInWords(nn.Module):
+    """Visual tokens made of the language model's own words: what an ideal projector would say about every patch.
+
+    A patch that shows a thing says its colour, shape and writing, where its centre is and how many of its shape there
+    are; any other patch says that there is nothing, and where.
+    """
+
+    def __init__(self, embedding: nn.Embedding, tokenizer: PreTrainedTokenizerFast) -> None:
+        super().__init__()
+        self.words = [embedding]  # in a list: the language model owns it
+        self.row = nn.Embedding(GRID, WIDTH)
+        self.column = nn.Embedding(GRID, WIDTH)
+        self.nothing = nn.Parameter(torch.zeros(WIDTH))
+        for table in (self.row, self.column):
+            nn.init.normal_(table.weight, std=0.02)
+        self.colours, self.shapes, self.writings, self.numbers = (
+            torch.tensor([tokenizer.convert_tokens_to_ids(f"Ġ{word}") for word in words])
+            for words in (COLOURS, SHAPES, WRITINGS, "01234")
+        )
+
+    def forward(self, owners: Tensor, things: Tensor) -> Tensor:
+        """owners B×N, things B×8×fields → B×N×d."""
+        shown = (owners >= 0)[..., None]
+        labels = things.gather(1, owners.clamp(min=0)[..., None].expand(-1, -1, things.shape[-1]))
+        colour, shape, writing, x, y, alike = labels.unbind(-1)
+        words = self.words[0]
+        said = words(self.colours[colour.clamp(min=0)]) + words(self.shapes[shape.clamp(min=0)])
+        said = said + words(self.writings[writing.clamp(min=0)]) * (writing >= 0)[..., None]
+        said = said + 0.5 * words(self.numbers[alike.clamp(min=0)])
+        cell = torch.arange(GRID * GRID)
+        rows = torch.where(shown[..., 0], y, cell // GRID)
+        columns = torch.where(shown[..., 0], x, cell % GRID)
+        return torch.where(shown, said, self.nothing) + self.row(rows) + self.column(columns)
+
+
+class Packer:
+    """Several questions about one scene in one sequence, each blind to the others and placed as if it were alone."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        ids = tokenizer(prompt(""))["input_ids"]
+        image = ids.index(SPECIAL.index(IMAGE))
+        self.before = torch.tensor(ids[:image])
+        self.newline = ids[image + 1]
+        self.turn = tokenizer(" ASSISTANT:", add_special_tokens=False)["input_ids"]
+        self.end = [SPECIAL.index(EOS)]
+
+    def text(self, corpus: Corpus, rows: np.ndarray, rng: np.random.Generator) -> tuple[Tensor, ...]:
+        """ids, question number (0 for padding), place within the question, next token to learn (−100: none); B×ROOM."""
+        ids, block, place = (np.zeros((len(rows), ROOM), np.int64) for _ in range(3))
+        labels = np.full((len(rows), ROOM), -100)
+        for line, row in enumerate(rows):
+            start = 0
+            for number, asked in enumerate(rng.permutation(corpus.questions.shape[1]), 1):
+                question, answer = corpus.questions[row, asked], corpus.answers[row, asked]
+                answered = [*answer[answer > 0], *self.end]
+                tokens = [*question[question > 0], *self.turn, *answered]
+                stop = start + len(tokens)
+                if len(answered) == 1 or stop > ROOM:
+                    continue
+                ids[line, start:stop], block[line, start:stop] = tokens, number
+                place[line, start:stop] = range(len(tokens))
+                labels[line, stop - len(answered) - 1 : stop - 1] = answered
+                start = stop
+        return tuple(torch.from_numpy(array) for array in (ids, block, place, labels))
+
+    def loss(
+        self, model: LlavaForConditionalGeneration, visual: Tensor, keep: Tensor, text: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and share of answer tokens right. visual B×n×d are the kept tokens, keep B×n where they came from."""
+        ids, block, place, labels = text
+        batch, kept = keep.shape
+        embed = model.get_input_embeddings()
+        newline = embed(torch.full((batch, 1), self.newline))
+        hidden = torch.cat((embed(self.before).expand(batch, -1, -1), visual, newline, embed(ids)), 1)
+        lead, cells = len(self.before), GRID * GRID
+        order = torch.arange(lead).expand(batch, -1)
+        after = torch.full((batch, 1), lead + cells)
+        positions = torch.cat((order, keep + lead, after, after + 1 + place), 1)
+        shared = torch.zeros(batch, lead + kept + 1, dtype=torch.long)
+        blocks = torch.cat((shared, torch.where(block > 0, block, -1)), 1)
+        seen = (blocks[:, :, None] == blocks[:, None]) | (blocks[:, None] == 0)
+        mask = (seen & torch.ones(seen.shape[1:], dtype=torch.bool).tril())[:, None]
+        output = model.model.language_model(inputs_embeds=hidden, attention_mask=mask, position_ids=positions)
+        learn = labels != -100
+        logits = model.lm_head(output.last_hidden_state[:, -ROOM:][learn])
+        right = (logits.argmax(-1) == labels[learn]).float().mean()
+        return F.cross_entropy(logits, labels[learn]), right
+
+
+def choose(owners: Tensor, count: int, guided: bool) -> Tensor:
+    """B×count patches in order. Guided: every thing keeps one at least, and things are preferred to background."""
+    luck = torch.rand(owners.shape)
+    if guided:
+        shown = owners >= 0
+        one_hot = F.one_hot(owners.clamp(min=0), MOST_THINGS) * shown[..., None]
+        first = (luck[..., None] * one_hot).argmax(1)
+        luck = luck + 0.4 * shown
+        luck = luck.scatter_add(1, first, one_hot.amax(1) * 2.0)
+    return luck.topk(count, 1).indices.sort(1).values
+
+
+def take(tokens: Tensor, keep: Tensor) -> Tensor:
+    return tokens.gather(1, keep[..., None].expand(-1, -1, tokens.shape[-1]))
