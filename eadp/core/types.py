@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import torch
 from torch import Tensor
 
 Grid = tuple[int, int]
@@ -66,7 +67,7 @@ class TextGuide:
     words:   how each of the M tokens reads, over all segments.
     sign:    −1 where the encoder's raw maps light up the background (CLIP), +1 where they light up the object. It
              belongs to the encoder, not to the method.
-    padding: P×c, the slots that carry no word (BOS, EOS, padding), one block a segment: only the published code uses them.
+    padding: P×c, slots that carry no word (BOS, EOS, padding); a list, one a segment. Only the published preset asks.
     """
 
     tokens: Tensor | Sequence[Tensor] | None
@@ -141,7 +142,7 @@ class Selection:
     @property
     def mask(self) -> Tensor:
         """N, true for the kept tokens."""
-        mask = self.indices.new_zeros(self.total, dtype=bool)
+        mask = self.indices.new_zeros(self.total, dtype=torch.bool)
         mask[self.indices] = True
         return mask
 

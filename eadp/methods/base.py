@@ -23,7 +23,7 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str]
+    citation: ClassVar[str]
     stage: ClassVar[Stage] = "before"
     needs: ClassVar[frozenset[Need]] = frozenset()
     merges: ClassVar[bool] = False

@@ -1,0 +1,154 @@
+"""One budget for an image, split over its blocks (crops, frames, images)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from eadp.core import checks
+from eadp.core.types import Box, Grid, Layout
+
+RULES = ("importance", "global_guided", "uniform")
+
+WHOLE_IMAGE_SHARE = 0.2
+"""What `global_guided` reserves for block 0, the whole image."""
+
+
+def allocate(
+    weights_per_block: Sequence[Tensor],
+    budget: int,
+    rule: str = "importance",
+    exact: bool = True,
+    layout: Layout | None = None,
+) -> list[int]:
+    """Q_p for each block p from the maps ŝ_p (N_p values each, or rows×columns).
+
+    importance:    in proportion to w_p = Σ_i ŝ_{p,i}.
+    global_guided: block 0 is the whole image and gets 0.2·K; the part of its map (rows×columns) under each local crop
+                   says how 0.8·K is split. `layout` says where the crops lie; four crops are 2×2 unless it does.
+    uniform:       alike.
+
+    exact: exactly the budget, at most what a block has, at least 1 where the budget allows it: floors first, then the
+    rest by largest remainder. Otherwise the paper's floors, max(1, ⌊share·K⌋), whatever they add up to.
+    """
+    checks.known("allocation rule", rule, RULES)
+    sizes = [block.numel() for block in weights_per_block]
+    if not sizes or 0 in sizes:
+        raise ValueError(f"every block needs at least one token, got blocks of {sizes}")
+    checks.count("budget", budget, sum(sizes))
+    for p, block in enumerate(weights_per_block):
+        checks.finite(f"weights_per_block[{p}]", block)
+        if block.min() < 0:
+            raise ValueError(f"weights_per_block[{p}] must be 0 or more, but holds {block.min().item():.6g}")
+
+    if len(sizes) == 1 or rule == "uniform":
+        wanted = _proportional([1.0] * len(sizes), budget)
+    elif rule == "importance":
+        wanted = _proportional([block.double().sum().item() for block in weights_per_block], budget)
+    else:
+        under = _sums_under(weights_per_block[0], _boxes(layout, len(sizes) - 1))
+        whole = WHOLE_IMAGE_SHARE * budget
+        wanted = [whole, *_proportional(under, budget - whole)]
+
+    if exact:
+        return _exactly(budget, wanted, sizes)
+    quotas = [min(size, max(1, _floor(share))) for share, size in zip(wanted, sizes, strict=True)]
+    if rule == "global_guided" and len(sizes) > 1:
+        quotas[0] = min(sizes[0], _floor(wanted[0]))
+    return quotas
+
+
+def _floor(share: float) -> int:
+    """⌊share⌋, where a share that is whole but for rounding is whole."""
+    return math.floor(share + 1e-9)
+
+
+def _proportional(weights: Sequence[float], budget: float) -> list[float]:
+    """The budget in proportion to the weights; alike where all are 0."""
+    total = sum(weights)
+    return [budget * w / total for w in weights] if total > 0 else [budget / len(weights)] * len(weights)
+
+
+def _exactly(budget: int, wanted: Sequence[float], sizes: Sequence[int]) -> list[int]:
+    """Whole quotas that add up to the budget, as near to `wanted` as caps and the least of 1 let them be."""
+    blocks = range(len(sizes))
+    if budget < len(sizes):
+        chosen = sorted(blocks, key=lambda p: (-wanted[p], p))[:budget]
+        return [int(p in chosen) for p in blocks]
+    shares = _filled(budget, wanted, sizes)
+    quotas = [_floor(share) for share in shares]
+    largest_remainder = sorted((p for p in blocks if quotas[p] < sizes[p]), key=lambda p: (quotas[p] - shares[p], p))
+    for p in largest_remainder[: budget - sum(quotas)]:
+        quotas[p] += 1
+    return quotas
+
+
+def _filled(budget: int, wanted: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    """Shares λ·wanted_p, each held within [1, size_p], that add up to the budget: what a full block cannot take goes to
+    the others in proportion. λ is 1 where nothing is held back, else found by bisection."""
+    if all(1 <= share <= size for share, size in zip(wanted, sizes, strict=True)):
+        return list(wanted)
+    total = sum(wanted)
+    # A block that wants nothing still has a claim, smaller than any other, on what the full ones leave.
+    claims = [max(w, 1e-12 * total) for w in wanted]
+
+    def held(level: float) -> list[float]:
+        return [min(float(size), max(1.0, level * claim)) for claim, size in zip(claims, sizes, strict=True)]
+
+    low, high = 0.0, max(size / claim for claim, size in zip(claims, sizes, strict=True))
+    for _ in range(200):
+        middle = (low + high) / 2
+        if sum(held(middle)) < budget:
+            low = middle
+        else:
+            high = middle
+    return held(high)
+
+
+def _boxes(layout: Layout | None, crops: int) -> Sequence[Box]:
+    """One box a local crop."""
+    if layout is None:
+        if crops != 4:
+            raise ValueError(f"global_guided needs layout= for {crops} local crops: (rows, columns), or a box for each")
+        layout = (2, 2)
+    if all(isinstance(side, int) for side in layout):
+        rows, columns = cast(Grid, layout)
+        boxes = [
+            (r / rows, c / columns, (r + 1) / rows, (c + 1) / columns) for r in range(rows) for c in range(columns)
+        ]
+    else:
+        boxes = list(cast(Sequence[Box], layout))
+    if len(boxes) != crops:
+        raise ValueError(f"layout {layout!r} places {len(boxes)} crops, but there are {crops} local blocks")
+    for top, left, bottom, right in boxes:
+        if not (0 <= top < bottom <= 1 and 0 <= left < right <= 1):
+            raise ValueError(
+                f"a crop's box is (top, left, bottom, right) within [0, 1], got {(top, left, bottom, right)}"
+            )
+    return boxes
+
+
+def _sums_under(guide: Tensor, boxes: Sequence[Box]) -> list[float]:
+    """What the whole image's map adds up to under each box; a cell that a box cuts counts by its share."""
+    if guide.ndim != 2:
+        raise ValueError(
+            "global_guided needs the whole image's map as rows×columns in weights_per_block[0], "
+            f"got shape {tuple(guide.shape)}"
+        )
+    guide = guide.double()
+    sums = []
+    for top, left, bottom, right in boxes:
+        down = _overlap(guide.shape[0], top, bottom).to(guide)
+        along = _overlap(guide.shape[1], left, right).to(guide)
+        sums.append((down @ guide @ along).item())
+    return sums
+
+
+def _overlap(cells: int, start: float, end: float) -> Tensor:
+    """How much of each of `cells` equal cells of [0, 1] lies in [start, end], as a share of the cell."""
+    edges = torch.arange(cells + 1, dtype=torch.float64)
+    return (torch.clamp(edges[1:], max=end * cells) - torch.clamp(edges[:-1], min=start * cells)).clamp_min(0)

@@ -1,0 +1,10 @@
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("eadp", derandomize=True, deadline=None, max_examples=40)
+settings.load_profile("eadp")

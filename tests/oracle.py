@@ -1,0 +1,116 @@
+"""The paper's equations read anew in float64 NumPy, as plainly as they stand there. Slow, and used by tests alone."""
+
+import math
+
+import numpy as np
+
+
+def cosine(a, b):
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    na, nb = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
+    out = np.zeros((len(a), len(b)))
+    for i in range(len(a)):
+        for j in range(len(b)):
+            if na[i] > 0 and nb[j] > 0:
+                out[i, j] = a[i] @ b[j] / (na[i] * nb[j])
+    return out
+
+
+def softmax(x, axis=-1):
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    return e / e.sum(axis=axis, keepdims=True)
+
+
+def dispersion(c, tau, kind):
+    p = softmax(c / tau, axis=1)
+    if kind == "entropy":
+        return -(p * np.log(np.where(p > 0, p, 1))).sum(axis=1)
+    if kind == "central_mass":
+        few = max(1, math.ceil(0.05 * c.shape[1]))
+        return 1 - np.sort(p, axis=1)[:, -few:].sum(axis=1)
+    return -c.var(axis=1)
+
+
+def dense(c, q, tau, gamma, kind="entropy", aggregation="neg_entropy"):
+    h = dispersion(c, tau, kind)
+    m = math.ceil(round(q * len(h), 9))
+    kept = h <= np.sort(h)[m - 1]
+    ck, hk = c[kept], h[kept]
+    if aggregation == "neg_entropy":
+        score = softmax(-hk / gamma) @ ck
+    elif aggregation == "gated":
+        score = softmax(1.0 * (h.mean() - hk)) @ ck
+    elif aggregation == "inverse_entropy":
+        score = (softmax(ck / (hk[:, None] * gamma), axis=0) * ck).sum(axis=0)
+    else:
+        score = np.sort(ck, axis=0)[-min(3, len(ck)) :].mean(axis=0)
+    return h, kept, score
+
+
+def relevance(visual, segments, pools, mu=0.5, q=0.5, tau=0.01, gamma=0.01, sign=-1, kind="entropy", agg="neg_entropy"):
+    """The fused score before min-max, averaged over segments."""
+    fused = np.zeros(len(visual))
+    for text, pooled in zip(segments, pools, strict=True):
+        s_global = sign * cosine(visual, pooled[None])[:, 0]
+        s_dense = dense(sign * cosine(text, visual), q, tau, gamma, kind, agg)[2]
+        fused += (mu * s_global + (1 - mu) * s_dense) / len(segments)
+    return fused
+
+
+def min_max(s):
+    return (s - s.min()) / (s.max() - s.min() + 1e-8)
+
+
+def smooth(s, rows, columns, size=3, sigma=1.0):
+    r = size // 2
+    kernel = np.array(
+        [[math.exp(-(y * y + x * x) / (2 * sigma**2)) for x in range(-r, r + 1)] for y in range(-r, r + 1)]
+    )
+    kernel /= kernel.sum()
+    padded = np.pad(np.asarray(s, np.float64).reshape(rows, columns), r, mode="reflect")
+    out = np.zeros((rows, columns))
+    for y in range(rows):
+        for x in range(columns):
+            out[y, x] = (padded[y : y + size, x : x + size] * kernel).sum()
+    return out.ravel()
+
+
+def similarity(f):
+    return (1 + cosine(f, f)) / 2
+
+
+def objective(sim, w, chosen):
+    """F(Y) = Σ_j w_j · max_{i∈Y} Sim_ij."""
+    return float(w @ sim[list(chosen)].max(axis=0)) if len(chosen) else 0.0
+
+
+def facility_location(sim, w, k):
+    """The paper's greedy: the order and the gains."""
+    sim, w = np.asarray(sim, np.float64), np.asarray(w, np.float64)
+    current, order, gains = np.zeros(len(sim)), [], []
+    for _ in range(k):
+        gain = (w * np.maximum(0, sim - current)).sum(axis=1)
+        gain[order] = -1
+        u = int(gain.argmax())
+        order.append(u)
+        gains.append(gain[u])
+        current = np.maximum(current, sim[u])
+    return order, gains
+
+
+def dpp(kernel, k):
+    """Greedy by determinants: each pick makes det of the picked submatrix largest."""
+    kernel, order = np.asarray(kernel, np.float64), []
+    for _ in range(k):
+        rest = [i for i in range(len(kernel)) if i not in order]
+        order.append(max(rest, key=lambda i: (np.linalg.slogdet(kernel[np.ix_([*order, i], [*order, i])])[1], -i)))
+    return order
+
+
+def max_min(distance, k):
+    distance, n = np.asarray(distance, np.float64), len(distance)
+    order = [max(range(n), key=lambda i: (min(distance[i, j] for j in range(n) if j != i), -i))]
+    while len(order) < k:
+        rest = [i for i in range(n) if i not in order]
+        order.append(max(rest, key=lambda i: (min(distance[i, j] for j in order), -i)))
+    return order
