@@ -38,15 +38,8 @@ def learn_tokenizer(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus, trainer)
-    return wrap_tokenizer(tokenizer, closing=False)
-
-
-def wrap_tokenizer(tokenizer: Tokenizer, closing: bool) -> PreTrainedTokenizerFast:
-    """BOS before every text; with `closing` also EOS after it, as CLIP's text model expects."""
-    tokenizer = Tokenizer.from_str(tokenizer.to_str())
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A {EOS}" if closing else f"{BOS} $A",
-        special_tokens=[(token, SPECIAL.index(token)) for token in (BOS, EOS)],
+        single=f"{BOS} $A", special_tokens=[(BOS, SPECIAL.index(BOS))]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -54,7 +47,7 @@ def wrap_tokenizer(tokenizer: Tokenizer, closing: bool) -> PreTrainedTokenizerFa
         bos_token=BOS,
         eos_token=EOS,
         extra_special_tokens={"image_token": IMAGE},
-        padding_side="right" if closing else "left",
-        model_max_length=77 if closing else 2048,
+        padding_side="left",
+        model_max_length=2048,
         clean_up_tokenization_spaces=False,
     )

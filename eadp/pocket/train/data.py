@@ -49,18 +49,19 @@ class Corpus:
 
 
 def corpus(folder: Path, count: int, tokenizer: PreTrainedTokenizerFast, progress: Progress, workers: int) -> Corpus:
-    """The first `count` training scenes, from disk where they were drawn before."""
+    """The first `count` training scenes, mapped from disk; what was not drawn before is drawn now."""
     folder.mkdir(parents=True, exist_ok=True)
-    starts = range(0, count, CHUNK)
-    missing = [start for start in starts if not _file(folder, start).exists()]
+    sample = dict(zip(_NAMES, _arrays(0, tokenizer), strict=True))
+    for name, array in sample.items():
+        if not (file := folder / f"{name}.npy").exists():
+            np.lib.format.open_memmap(file, "w+", array.dtype, (count, *array.shape))
+    missing = [start for start in range(0, count, CHUNK) if not _mark(folder, start).exists()]
     if missing:
         task = progress.add_task("draw scenes", total=len(missing))
-        draw_chunk = partial(_draw_chunk, folder, tokenizer)
         with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-            for _ in pool.map(draw_chunk, missing):
+            for _ in pool.map(partial(_draw_chunk, folder, tokenizer), missing):
                 progress.advance(task)
-    chunks = [np.load(_file(folder, start)) for start in starts]
-    return Corpus(*(np.concatenate([chunk[field.name] for chunk in chunks])[:count] for field in fields(Corpus)))
+    return Corpus(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in _NAMES))
 
 
 def world_tokenizer(scenes: int = 1500) -> PreTrainedTokenizerFast:
@@ -83,16 +84,22 @@ def owners(visible: NDArray[np.float32]) -> NDArray[np.int8]:
     return np.where(shares.max(0) >= 0.25, shares.argmax(0), -1).astype(np.int8)
 
 
-def _file(folder: Path, start: int) -> Path:
-    return folder / f"scenes-{start:06d}.npz"
+_NAMES = tuple(field.name for field in fields(Corpus))
+
+
+def _mark(folder: Path, start: int) -> Path:
+    """Says that a chunk is complete."""
+    return folder / f"drawn-{start:06d}"
 
 
 def _draw_chunk(folder: Path, tokenizer: PreTrainedTokenizerFast, start: int) -> None:
-    made = [_arrays(index, tokenizer) for index in range(start, start + CHUNK)]
-    names = [field.name for field in fields(Corpus)]
-    scratch = _file(folder, start).with_suffix(".tmp.npz")
-    np.savez(scratch, **{name: np.stack(parts) for name, parts in zip(names, zip(*made, strict=True), strict=True)})
-    scratch.replace(_file(folder, start))
+    files = [np.load(folder / f"{name}.npy", mmap_mode="r+") for name in _NAMES]
+    for index in range(start, min(start + CHUNK, len(files[0]))):
+        for file, array in zip(files, _arrays(index, tokenizer), strict=True):
+            file[index] = array
+    for file in files:
+        file.flush()
+    _mark(folder, start).touch()
 
 
 def _arrays(index: int, tokenizer: PreTrainedTokenizerFast) -> tuple[NDArray, ...]:  # type: ignore[type-arg]

@@ -13,6 +13,7 @@ from eadp.pocket.text import EOS, IMAGE, SPECIAL, prompt
 from eadp.pocket.train.data import Corpus
 from eadp.pocket.world import COLOURS, SHAPES, WRITINGS
 from eadp.pocket.world.scene import MOST_THINGS
+from eadp.pocket.world.wording import noun
 
 BATCH = 16
 ROOM = 160
@@ -54,6 +55,36 @@ class SceneInWords(nn.Module):
         return torch.where(shown, said, self.nothing) + self.row(rows) + self.column(columns)
 
 
+class Pointing(nn.Module):
+    """Asked of every noun half-way up the language model: how many things does it name and, if one, which?
+
+    Without it the model stays at guessing for long: finding the thing and passing it on to the answer are two steps, and
+    neither pays before the other.
+    """
+
+    LAYER = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = (MOST_THINGS + 1, len(COLOURS), len(SHAPES), len(WRITINGS), GRID, GRID)
+        self.linear = nn.Linear(WIDTH, sum(self.sizes))
+
+    def loss(self, hidden: Tensor, aims: Tensor, things: Tensor) -> Tensor:
+        """hidden B×L×d; aims B×L, bits of the things that a noun names, −1 for other tokens; things B×8×fields."""
+        nouns = aims >= 0
+        number = torch.arange(MOST_THINGS)
+        named = (aims.clamp(min=0)[..., None] >> number) & 1
+        count, *kinds = self.linear(hidden[nouns]).split(self.sizes, -1)
+        counts = named.sum(-1)[nouns]
+        which = named.argmax(-1)
+        labels = things.gather(1, which[..., None].expand(-1, -1, things.shape[-1]))[nouns]
+        loss = F.cross_entropy(count, counts)
+        for logits, label in zip(kinds, labels.unbind(-1), strict=False):
+            known = (counts == 1) & (label >= 0)
+            loss = loss + 0.5 * F.cross_entropy(logits[known], label[known])
+        return loss
+
+
 class Packer:
     """Several questions about one scene in one sequence, each blind to the others and placed as if it were alone."""
 
@@ -64,10 +95,13 @@ class Packer:
         self.newline = ids[image + 1]
         self.turn = tokenizer(" ASSISTANT:", add_special_tokens=False)["input_ids"]
         self.end = [SPECIAL.index(EOS)]
+        nouns = (noun(shape, plural) for shape in (None, *SHAPES) for plural in (False, True))
+        self.nouns = tokenizer.convert_tokens_to_ids([f"Ġ{word}" for word in nouns])
 
     def text(self, corpus: Corpus, rows: np.ndarray, rng: np.random.Generator) -> tuple[Tensor, ...]:
-        """ids, question number (0 for padding), place within the question, next token to learn (−100: none); B×ROOM."""
-        ids, block, place = (np.zeros((len(rows), ROOM), np.int64) for _ in range(3))
+        """B×ROOM each: ids, question number (0: padding), place within the question, next token to learn (−100: none), bits
+        of the things that a noun names (−1: no noun)."""
+        ids, block, place, aims = (np.zeros((len(rows), ROOM), np.int64) for _ in range(4))
         labels = np.full((len(rows), ROOM), -100)
         for line, row in enumerate(rows):
             start = 0
@@ -80,15 +114,21 @@ class Packer:
                     continue
                 ids[line, start:stop], block[line, start:stop] = tokens, number
                 place[line, start:stop] = range(len(tokens))
+                words = int((question > 0).sum())
+                aims[line, start : start + words] = corpus.pointers[row, asked, :words]
                 labels[line, stop - len(answered) - 1 : stop - 1] = answered
                 start = stop
-        return tuple(torch.from_numpy(array) for array in (ids, block, place, labels))
+        aims[~np.isin(ids, self.nouns) | (block == 0)] = -1
+        return tuple(torch.from_numpy(array) for array in (ids, block, place, labels, aims))
 
     def loss(
         self, model: LlavaForConditionalGeneration, visual: Tensor, keep: Tensor, text: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
-        """Loss and share of answer tokens right. visual B×n×d are the kept tokens, keep B×n where they came from."""
-        ids, block, place, labels = text
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss, share of answers' words that are right, and the text's hidden states after layer Pointing.LAYER.
+
+        visual B×n×d are the kept tokens, keep B×n where they came from.
+        """
+        ids, block, place, labels, _ = text
         batch, kept = keep.shape
         embed = model.get_input_embeddings()
         newline = embed(torch.full((batch, 1), self.newline))
@@ -101,11 +141,12 @@ class Packer:
         blocks = torch.cat((shared, torch.where(block > 0, block, -1)), 1)
         seen = (blocks[:, :, None] == blocks[:, None]) | (blocks[:, None] == 0)
         mask = (seen & torch.ones(seen.shape[1:], dtype=torch.bool).tril())[:, None]
-        output = model.model.language_model(inputs_embeds=hidden, attention_mask=mask, position_ids=positions)
+        output = model.model.language_model(inputs_embeds=hidden, attention_mask=mask, position_ids=positions, output_hidden_states=True)
         learn = labels != -100
         logits = model.lm_head(output.last_hidden_state[:, -ROOM:][learn])
-        right = (logits.argmax(-1) == labels[learn]).float().mean()
-        return F.cross_entropy(logits, labels[learn]), right
+        word = labels[learn] != self.end[0]
+        right = (logits.argmax(-1) == labels[learn])[word].float().mean()
+        return F.cross_entropy(logits, labels[learn]), right, output.hidden_states[Pointing.LAYER][:, -ROOM:]
 
 
 def choose(owners: Tensor, count: int, guided: bool) -> Tensor:

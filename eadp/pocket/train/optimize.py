@@ -14,6 +14,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from eadp.pocket.train import team
+
 
 WARM_UP = 100
 
@@ -81,6 +83,7 @@ class Optimizer:
             for group in part.param_groups:
                 group["lr"] = lr
         loss.backward()
+        team.average_gradients(self.parameters)
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for part in self.parts:
             part.step()
@@ -103,14 +106,14 @@ class Stage:
         task = progress.add_task(self.name, total=self.steps, completed=start)
         sums: dict[str, float] = {}
         for number in range(start, self.steps):
-            torch.manual_seed(number)
+            torch.manual_seed(team.size() * number + team.rank())
             losses = step(number)
             self.optimizer.step(sum((losses[name] for name in losses if name != "right"), torch.zeros(())), number)
             for name, loss in losses.items():
                 sums[name] = 0.95 * sums.get(name, loss.item()) + 0.05 * loss.item()
             shown = " ".join(f"{name} {value:.3f}" for name, value in sums.items())
             progress.update(task, advance=1, description=f"{self.name}: {shown}")
-            if (number + 1) % every == 0 or number + 1 == self.steps:
+            if team.rank() == 0 and ((number + 1) % every == 0 or number + 1 == self.steps):
                 self._save(number + 1)
                 progress.console.print(f"{self.name} {number + 1}/{self.steps}  {shown}")
 
@@ -148,10 +151,10 @@ class Stage:
 
 
 def batch_rows(number: int, batch: int, total: int) -> NDArray[np.int64]:
-    """Rows of batch `number`, in a new order every time that all were seen."""
-    per_epoch = total // batch
-    epoch, turn = divmod(number, per_epoch)
-    return np.random.default_rng((7, epoch)).permutation(total)[turn * batch : (turn + 1) * batch]
+    """This worker's part of batch `number`; the order is new every time that all rows were seen."""
+    epoch, turn = divmod(number, total // batch)
+    order = np.random.default_rng((7, epoch)).permutation(total)
+    return order[turn * batch : (turn + 1) * batch][team.rank() :: team.size()]
 
 
 @contextmanager
