@@ -9,6 +9,7 @@ import pytest
 
 from eadp.pocket.samples import samples
 from eadp.pocket.world import COLOURS, KINDS, SHAPES, SIDE, SPLITS, WRITINGS, Question, Scene, ask_many, render, scene
+from eadp.pocket.world.clips import EVENTS, WAYS, clip
 from eadp.pocket.world.scene import FIGURES, PALETTE, SIGN
 
 
@@ -28,7 +29,7 @@ def test_a_scene_is_the_same_every_time():
 def test_splits_share_no_scene():
     layouts = [{scene(split, index).things for index in range(500)} for split in SPLITS]
     assert all(len(split) == 500 for split in layouts)
-    assert not layouts[0] & layouts[1] and not layouts[0] & layouts[2] and not layouts[1] & layouts[2]
+    assert len(set.union(*layouts)) == 1500
 
 
 def test_the_world_is_as_rich_as_it_says():
@@ -147,3 +148,26 @@ def test_unknown_splits_and_kinds_are_refused():
         scene("dev", 0)
     with pytest.raises(ValueError, match="unknown kinds"):
         next(samples("test", 1, kinds=("smell",)))
+
+
+def test_in_a_clip_one_thing_acts_and_the_rest_stays():
+    clips = [clip("test", index) for index in range(40)]
+    assert {made.event for made in clips} == set(EVENTS)
+    for made in clips:
+        assert all(frame.things[: made.actor] == made.frames[0].things[: made.actor] for frame in made.frames)
+        first, last = made.frames[0].things[made.actor :], made.frames[-1].things[made.actor]
+        if made.event == "moves":
+            shift = np.sign((last.x - first[0].x, last.y - first[0].y))
+            assert tuple(shift) == WAYS[made.answer]
+        elif made.event == "appears":
+            assert not first
+            assert made.answer == f"{last.colour} {last.shape}"
+        else:
+            assert first[0].colour != last.colour == made.answer
+        assert all(render(frame)[0].shape == (SIDE, SIDE, 3) for frame in made.frames[:2])
+        assert made.boxes[-1] == last.box
+
+
+def test_a_clip_of_one_frame_is_refused():
+    with pytest.raises(ValueError, match="at least two frames"):
+        clip("test", 0, frames=1)

@@ -30,9 +30,7 @@ def load(folder: str | Path | None = None) -> tuple[LlavaForConditionalGeneratio
     return storage.load_model(place), storage.load_processor(place)
 
 
-def guide(
-    model: LlavaForConditionalGeneration, folder: str | Path | None = None, sign: float = SIGN
-) -> CLIPGuide:
+def guide(model: LlavaForConditionalGeneration, folder: str | Path | None = None, sign: float = SIGN) -> CLIPGuide:
     """CLIP's text side, in the space that the model's vision tower was trained to share with it."""
     from eadp.models.guides import CLIPGuide
 

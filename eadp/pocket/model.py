@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 from transformers import (
@@ -16,6 +18,7 @@ from transformers import (
     LlavaProcessor,
     PreTrainedTokenizerFast,
 )
+from transformers.models.clip.modeling_clip import CLIPEncoderLayer
 
 from eadp.pocket.text import BOS, CHAT_TEMPLATE, EOS, IMAGE, PAD, SPECIAL
 from eadp.pocket.world.scene import SIDE
@@ -25,8 +28,11 @@ GRID = SIDE // PATCH
 """Visual tokens along each side: GRID² in all."""
 
 WIDTH = 128
-_IDS = {name: SPECIAL.index(token) for name, token in (("pad", PAD), ("bos", BOS), ("eos", EOS))}
-_SPECIAL_IDS = {f"{name}_token_id": number for name, number in _IDS.items()}
+_SPECIAL_IDS: dict[str, Any] = {
+    "pad_token_id": SPECIAL.index(PAD),
+    "bos_token_id": SPECIAL.index(BOS),
+    "eos_token_id": SPECIAL.index(EOS),
+}
 
 
 class ClipText(nn.Module):
@@ -35,8 +41,8 @@ class ClipText(nn.Module):
     def __init__(self, config: CLIPTextConfig) -> None:
         super().__init__()
         self.text_model = CLIPTextModel(config)
-        self.text_projection = nn.Linear(config.hidden_size, config.projection_dim, bias=False)
-        self.visual_projection = nn.Linear(WIDTH, config.projection_dim, bias=False)
+        self.text_projection = nn.Linear(config.hidden_size, WIDTH, bias=False)
+        self.visual_projection = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def words(self, ids: Tensor) -> Tensor:
         """One vector for each token, B×L×c; the EOS token's is the pooled one."""
@@ -84,7 +90,7 @@ def new_llava(vocabulary: int) -> LlavaForConditionalGeneration:
     config = LlavaConfig(
         vision_config=vision,
         text_config=text,
-        image_token_id=SPECIAL.index(IMAGE),
+        image_token_index=SPECIAL.index(IMAGE),
         image_seq_length=GRID * GRID,
         vision_feature_layer=-2,
         vision_feature_select_strategy="default",
@@ -97,9 +103,7 @@ def new_llava(vocabulary: int) -> LlavaForConditionalGeneration:
 
 def new_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
     return LlavaProcessor(
-        image_processor=CLIPImageProcessorPil(
-            size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}
-        ),
+        image_processor=CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}),
         tokenizer=tokenizer,
         patch_size=PATCH,
         vision_feature_select_strategy="default",
@@ -110,7 +114,7 @@ def new_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
 
 def _make_identity(tower: CLIPVisionModel) -> None:
     """LLaVA reads the tower's last layer but one, so the last one is never trained: let it pass its input on."""
-    last = tower.encoder.layers[-1]
+    last = cast(CLIPEncoderLayer, tower.encoder.layers[-1])
     for linear in (last.self_attn.out_proj, last.mlp.fc2):
         nn.init.zeros_(linear.weight)
         nn.init.zeros_(linear.bias)

@@ -19,7 +19,7 @@ TURNS = 2
 
 @dataclass(frozen=True)
 class Sample:
-    """One question. boxes: top, left, bottom, right of what it is about, as shares of the image; none if it is absent."""
+    """One question. boxes: top, left, bottom, right of what it is about, as shares of the image; none: it is absent."""
 
     image: Image
     question: str

@@ -1,4 +1,4 @@
-"""The pocket model's tokenizer and chat template: one byte-level vocabulary for the language model and CLIP's text side."""
+"""Tokenizer and chat template: one byte-level vocabulary for the language model and for CLIP's text side."""
 
 from __future__ import annotations
 

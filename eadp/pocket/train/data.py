@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from eadp.pocket.model import GRID, PATCH
 from eadp.pocket.text import learn_tokenizer, prompt
-from eadp.pocket.world import COLOURS, SHAPES, WRITINGS, Scene, ask_many, render, scene
+from eadp.pocket.world import COLOURS, SHAPES, WRITINGS, Question, Scene, ask_many, render, scene
 from eadp.pocket.world.scene import MOST_THINGS, SIDE
 
 QUESTIONS = 12
@@ -74,7 +75,7 @@ def world_tokenizer(scenes: int = 1500) -> PreTrainedTokenizerFast:
     return learn_tokenizer(texts)
 
 
-def training_questions(index: int, of: Scene) -> list:
+def training_questions(index: int, of: Scene) -> list[Question]:
     return ask_many(of, np.random.default_rng((TRAIN_QUESTIONS, index)), QUESTIONS)
 
 
@@ -102,13 +103,11 @@ def _draw_chunk(folder: Path, tokenizer: PreTrainedTokenizerFast, start: int) ->
     _mark(folder, start).touch()
 
 
-def _arrays(index: int, tokenizer: PreTrainedTokenizerFast) -> tuple[NDArray, ...]:  # type: ignore[type-arg]
+def _arrays(index: int, tokenizer: PreTrainedTokenizerFast) -> tuple[NDArray[Any], ...]:
     made = scene("train", index)
     image, visible = render(made)
     asked = training_questions(index, made)
-    encoded = tokenizer(
-        [question.text for question in asked], add_special_tokens=False, return_offsets_mapping=True
-    )
+    encoded = tokenizer([question.text for question in asked], add_special_tokens=False, return_offsets_mapping=True)
     answers_ids = tokenizer([f" {question.answer}" for question in asked], add_special_tokens=False)["input_ids"]
     questions = np.zeros((QUESTIONS, LONGEST), np.int16)
     pointers = np.zeros((QUESTIONS, LONGEST), np.uint8)

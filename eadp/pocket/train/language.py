@@ -58,8 +58,8 @@ class SceneInWords(nn.Module):
 class Pointing(nn.Module):
     """Asked of every noun half-way up the language model: how many things does it name and, if one, which?
 
-    Without it the model stays at guessing for long: finding the thing and passing it on to the answer are two steps, and
-    neither pays before the other.
+    Without it the model stays at guessing for long: finding the thing and passing it on to the answer are two steps,
+    and neither pays before the other.
     """
 
     LAYER = 2
@@ -99,8 +99,8 @@ class Packer:
         self.nouns = tokenizer.convert_tokens_to_ids([f"Ġ{word}" for word in nouns])
 
     def text(self, corpus: Corpus, rows: np.ndarray, rng: np.random.Generator) -> tuple[Tensor, ...]:
-        """B×ROOM each: ids, question number (0: padding), place within the question, next token to learn (−100: none), bits
-        of the things that a noun names (−1: no noun)."""
+        """B×ROOM each: ids, question number (0: padding), place within the question, next token to learn (−100: none),
+        bits of the things that a noun names (−1: no noun)."""
         ids, block, place, aims = (np.zeros((len(rows), ROOM), np.int64) for _ in range(4))
         labels = np.full((len(rows), ROOM), -100)
         for line, row in enumerate(rows):
@@ -141,7 +141,9 @@ class Packer:
         blocks = torch.cat((shared, torch.where(block > 0, block, -1)), 1)
         seen = (blocks[:, :, None] == blocks[:, None]) | (blocks[:, None] == 0)
         mask = (seen & torch.ones(seen.shape[1:], dtype=torch.bool).tril())[:, None]
-        output = model.model.language_model(inputs_embeds=hidden, attention_mask=mask, position_ids=positions, output_hidden_states=True)
+        output = model.model.language_model(
+            inputs_embeds=hidden, attention_mask=mask, position_ids=positions, output_hidden_states=True
+        )
         learn = labels != -100
         logits = model.lm_head(output.last_hidden_state[:, -ROOM:][learn])
         word = labels[learn] != self.end[0]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from eadp.pocket.train import team
-
 
 WARM_UP = 100
 
@@ -30,7 +28,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "decay": decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[nn.Parameter]] = {}
             for parameter in group["params"]:
@@ -155,16 +153,3 @@ def batch_rows(number: int, batch: int, total: int) -> NDArray[np.int64]:
     epoch, turn = divmod(number, total // batch)
     order = np.random.default_rng((7, epoch)).permutation(total)
     return order[turn * batch : (turn + 1) * batch][team.rank() :: team.size()]
-
-
-@contextmanager
-def frozen(*modules: nn.Module) -> Iterator[None]:
-    """No gradients for these modules inside the block."""
-    before = [(p, p.requires_grad) for module in modules for p in module.parameters()]
-    for parameter, _ in before:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter, needed in before:
-            parameter.requires_grad_(needed)

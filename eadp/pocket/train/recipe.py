@@ -21,7 +21,7 @@ from eadp.pocket.train.optimize import Stage, batch_rows
 STAGES = ("vision", "words", "project", "tune", "save")
 SCENES = 81_920
 VISION_STEPS, VISION_FEW = 1_800, 1_500
-WORDS_STEPS, WORDS_KEPT = 3_000, 32
+WORDS_STEPS, WORDS_KEPT = 1_500, 32
 SEEN = 8_192
 """Scenes whose features are computed once, for the stages after the tower's."""
 

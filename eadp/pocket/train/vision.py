@@ -88,9 +88,9 @@ def patch_losses(heads: PatchHeads, hidden: Tensor, owners: Tensor, things: Tens
 def word_loss(clip: ClipText, normed: Tensor, owners: Tensor, questions: Tensor, pointers: Tensor) -> Tensor:
     """Cosines of every word with every patch, and of the whole question with the patches it is about.
 
-    normed B×(1+n)×d with CLS first; questions, pointers B×Q×L. Inside and outside weigh the same for a word that points.
+    normed B×(1+n)×d with CLS first; questions, pointers B×Q×L. Inside and outside weigh the same for a pointing word.
     """
-    batch, asked, length = questions.shape
+    batch, asked = questions.shape[:2]
     longest = int((questions > 0).sum(-1).max())
     ids, bits = _with_ends(questions[..., :longest].flatten(0, 1), pointers[..., :longest].flatten(0, 1))
     words = F.normalize(clip.words(ids), dim=-1).view(batch, asked * ids.shape[1], -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -36,6 +37,10 @@ class Question:
 
 
 Asker = Callable[[Scene, np.random.Generator], "Question | None"]
+References = dict[str, tuple[str | None, str | None]]
+"""Slot of the template → colour and shape that fill it; None where it says neither."""
+
+T = TypeVar("T")
 
 
 def ask(scene: Scene, rng: np.random.Generator, kind: str) -> Question | None:
@@ -58,7 +63,7 @@ def ask_many(scene: Scene, rng: np.random.Generator, count: int) -> list[Questio
 
 
 def _existence(scene: Scene, rng: np.random.Generator) -> Question | None:
-    """Half of the time something that is there; else a near miss: one colour and one shape of the scene, never together."""
+    """Half of the time something that is there; else something that is not, mostly a near miss."""
     there = {(thing.colour, thing.shape) for thing in scene.things}
     if rng.random() < 0.5:
         thing = _pick(rng, scene.things)
@@ -148,7 +153,7 @@ def _reading(scene: Scene, rng: np.random.Generator) -> Question | None:
         return None
     sign = _pick(rng, signs)
     plain = len(signs) == 1 and rng.random() < 0.5
-    references = {"it": (None if plain else sign.colour, SIGN)}
+    references: References = {"it": (None if plain else sign.colour, SIGN)}
     return _fill("reading", _pick(rng, wording.READING), sign.writing or "", scene, references)
 
 
@@ -179,7 +184,7 @@ ASKERS: dict[str, Asker] = {
 KINDS = tuple(ASKERS)
 
 
-def _pick(rng: np.random.Generator, choices: Sequence):  # type: ignore[no-untyped-def, type-arg]
+def _pick(rng: np.random.Generator, choices: Sequence[T]) -> T:
     return choices[int(rng.integers(len(choices)))]
 
 
@@ -200,12 +205,11 @@ def _named(scene: Scene, thing: Thing) -> bool:
     return len(_matching(scene, thing.colour, thing.shape)) == 1
 
 
-def _fill(
-    kind: str, template: str, answer: str, scene: Scene, references: dict[str, tuple[str | None, str | None]]
-) -> Question:
+def _fill(kind: str, template: str, answer: str, scene: Scene, references: References) -> Question:
     """Put the references into the template. A colour word points at all things of that colour, the noun after it at
     the things that the two name together; a noun that nothing in the scene answers to points nowhere."""
-    text, pointers, about = "", [], set()
+    text, about = "", set[int]()
+    pointers: list[tuple[int, int, frozenset[int]]] = []
     for piece in wording.pieces(template):
         if piece not in references:
             text += piece

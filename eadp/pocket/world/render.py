@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from math import cos, pi, sin
 from pathlib import Path
@@ -14,6 +15,7 @@ from eadp.pocket.world.scene import PALETTE, SIDE, SIGN, Scene, Thing
 
 Pixels = NDArray[np.uint8]
 Stencil = NDArray[np.float32]
+Drawer = Callable[[ImageDraw.ImageDraw, int, int], None]
 
 FINE = 4
 """Stencils are drawn this many times larger, then reduced: soft edges."""
@@ -65,7 +67,7 @@ def _stencil(shape: str, width: int, height: int, angle: int) -> Stencil:
     _DRAWERS[shape](pen, width * FINE - 1, height * FINE - 1)
     if angle:
         large = large.rotate(angle, Image.Resampling.BILINEAR)
-    return np.asarray(large.resize((width, height), Image.Resampling.BOX), np.float32) / 255
+    return np.asarray(large.resize((width, height), Image.Resampling.BOX), np.float32) / np.float32(255)
 
 
 @cache
@@ -80,10 +82,10 @@ def _ink(writing: str, width: int, height: int) -> Stencil:
     centre = (width * FINE / 2, height * FINE / 2)
     pen.text(centre, writing, fill=255, font=ImageFont.load_default(size), anchor="mm", stroke_width=FINE // 3)
     pen.rectangle((0, 0, width * FINE - 1, height * FINE - 1), outline=255, width=FINE)
-    return np.asarray(large.resize((width, height), Image.Resampling.BOX), np.float32) / 255
+    return np.asarray(large.resize((width, height), Image.Resampling.BOX), np.float32) / np.float32(255)
 
 
-def _polygon(points: list[tuple[float, float]]):  # type: ignore[no-untyped-def]
+def _polygon(points: list[tuple[float, float]]) -> Drawer:
     def draw_polygon(pen: ImageDraw.ImageDraw, width: int, height: int) -> None:
         pen.polygon([(x * width, y * height) for x, y in points], fill=255)
 
@@ -106,9 +108,7 @@ def _moon(pen: ImageDraw.ImageDraw, width: int, height: int) -> None:
 
 def _heart(pen: ImageDraw.ImageDraw, width: int, height: int) -> None:
     turns = (2 * pi * step / 60 for step in range(60))
-    points = [
-        (16 * sin(t) ** 3, 13 * cos(t) - 5 * cos(2 * t) - 2 * cos(3 * t) - cos(4 * t)) for t in turns
-    ]
+    points = [(16 * sin(t) ** 3, 13 * cos(t) - 5 * cos(2 * t) - 2 * cos(3 * t) - cos(4 * t)) for t in turns]
     pen.polygon([((x / 16 + 1) / 2 * width, (12 - y) / 29 * height) for x, y in points], fill=255)
 
 

@@ -107,7 +107,7 @@ def scene(split: Split, index: int) -> Scene:
 
 
 def _kinds(rng: np.random.Generator, count: int) -> tuple[list[str], list[str]]:
-    """Colours and shapes; in half of the scenes one shape comes again and again, so that there is something to count."""
+    """Colours and shapes; in half of the scenes one shape comes again and again: something to count."""
     colours = [COLOURS[i] for i in rng.integers(len(COLOURS), size=count)]
     shapes = [FIGURES[i] for i in rng.integers(len(FIGURES), size=count)]
     if rng.random() < 0.5:
@@ -134,9 +134,7 @@ def _place(rng: np.random.Generator, sketch: Thing, others: list[Thing]) -> Thin
     for _ in range(30):
         x = float(rng.integers(int(half_width) + 1, SIDE - int(half_width) - 1))
         y = float(rng.integers(int(half_height) + 1, SIDE - int(half_height) - 1))
-        placed = Thing(
-            sketch.shape, sketch.colour, x, y, sketch.width, sketch.height, sketch.angle, sketch.writing
-        )
+        placed = Thing(sketch.shape, sketch.colour, x, y, sketch.width, sketch.height, sketch.angle, sketch.writing)
         if all(placed.overlap(other) <= MOST_OVERLAP for other in others):
             return placed
     return None

@@ -79,4 +79,3 @@ def noun(shape: str | None, plural: bool) -> str:
     if shape is None:
         return "thing"
     return {"cross": "crosses"}.get(shape, f"{shape}s") if plural else shape
-
