@@ -100,7 +100,7 @@ class Stage:
         self.file = folder / f"{name}.safetensors"
 
     def run(self, progress: Progress, step: Callable[[int], dict[str, Tensor]], every: int = 100) -> None:
-        start = self._resume()
+        start = self.read()
         task = progress.add_task(self.name, total=self.steps, completed=start)
         sums: dict[str, float] = {}
         for number in range(start, self.steps):
@@ -129,7 +129,8 @@ class Stage:
         save_file(tensors, scratch, {"done": str(done)})
         scratch.replace(self.file)
 
-    def _resume(self) -> int:
+    def read(self) -> int:
+        """The last checkpoint, if there is one; how many steps it had done."""
         if not self.file.exists():
             return 0
         with safe_open(self.file, "pt") as saved:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -32,17 +33,17 @@ TUNE_KEPT = (32, 32, 48, 64, 64, 128, 256)
 
 
 def follow(stages: tuple[str, ...], out: Path, weights: Path) -> None:
-    """The stages in their order, as one of the workers."""
+    """The stages in their order, as one of the workers; of those not asked for, what they left is read."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), disable=team.rank() > 0) as progress:
-        recipe = Recipe(out, weights, progress)
-        for stage in stages:
+        recipe = Recipe(out, weights, progress, stages)
+        for stage in STAGES[: 1 + max(map(STAGES.index, stages))]:
             getattr(recipe, stage)()
 
 
 class Recipe:
-    def __init__(self, out: Path, weights: Path, progress: Progress) -> None:
-        self.out, self.weights, self.progress = out, weights, progress
+    def __init__(self, out: Path, weights: Path, progress: Progress, stages: tuple[str, ...] = STAGES) -> None:
+        self.out, self.weights, self.progress, self.stages = out, weights, progress, stages
         out.mkdir(parents=True, exist_ok=True)
         self.tokenizer = world_tokenizer()
         torch.manual_seed(0)
@@ -65,7 +66,7 @@ class Recipe:
             few = number < VISION_FEW
             return vision.vision_losses(self.tower, self.clip, self.heads, self.corpus, rows, few)
 
-        Stage("vision", self.out, modules, VISION_STEPS, lr=2e-3).run(self.progress, step)
+        self._train(Stage("vision", self.out, modules, VISION_STEPS, lr=2e-3), step)
 
     def words(self) -> None:
         """The language model alone: scenes written as words, patch by patch, and questions about them."""
@@ -78,7 +79,7 @@ class Recipe:
             return self._answer(number, rows, visual, keep)
 
         modules = {"language": self.language, "in_words": self.in_words, "pointing": self.pointing}
-        Stage("words", self.out, modules, WORDS_STEPS, lr=2e-3).run(self.progress, step)
+        self._train(Stage("words", self.out, modules, WORDS_STEPS, lr=2e-3), step)
 
     def project(self) -> None:
         """The projector alone: visual tokens are to say to the language model what the words said."""
@@ -92,7 +93,7 @@ class Recipe:
             shown = owners >= 0
             return {"said": (error[shown].mean() + error[~shown].mean()) / said.var()}
 
-        Stage("project", self.out, {"projector": self.projector}, PROJECT_STEPS, lr=3e-3).run(self.progress, step)
+        self._train(Stage("project", self.out, {"projector": self.projector}, PROJECT_STEPS, lr=3e-3), step)
 
     def tune(self) -> None:
         """Projector and language model together, most visual tokens dropped, the rest where they were."""
@@ -106,9 +107,17 @@ class Recipe:
             return self._answer(number, rows, visual, keep)
 
         modules = {"projector": self.projector, "language": self.language, "pointing": self.pointing}
-        Stage("tune", self.out, modules, TUNE_STEPS, lr=1e-3).run(self.progress, step)
+        self._train(Stage("tune", self.out, modules, TUNE_STEPS, lr=1e-3), step)
+
+    def _train(self, stage: Stage, step: Callable[[int], dict[str, Tensor]]) -> None:
+        if stage.name in self.stages:
+            stage.run(self.progress, step)
+        else:
+            stage.read()
 
     def save(self) -> None:
+        if team.rank() > 0:
+            return
         storage.save(self.weights, self.model, new_processor(self.tokenizer), self.clip)
         self.progress.console.print(f"the pocket model is in {self.weights}")
 
