@@ -1,4 +1,4 @@
-"""Muon for the matrices inside layers, AdamW for the rest, one schedule, and a checkpoint to resume from."""
+"""How a stage trains: Muon and AdamW, one schedule, and a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Optimizer:
-    """lr is AdamW's; Muon's updates are scaled to the same size."""
+    """Muon for the matrices of CLIP's layers, AdamW for all else. lr is AdamW's; Muon's updates are of the same size."""
 
     def __init__(self, modules: list[nn.Module], lr: float, steps: int) -> None:
         parameters = {id(p): (n, p) for m in modules for n, p in m.named_parameters() if p.requires_grad}
-        matrices = [p for name, p in parameters.values() if p.ndim == 2 and ".layers." in name]
+        matrices = [p for name, p in parameters.values() if p.ndim == 2 and "encoder.layers." in name]
         chosen = {id(p) for p in matrices}
         rest = [p for _, p in parameters.values() if id(p) not in chosen]
         self.parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(rest, lr, betas=(0.9, 0.98), weight_decay=0.01)]

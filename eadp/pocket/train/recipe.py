@@ -23,12 +23,12 @@ STAGES = ("vision", "words", "project", "tune", "save")
 SCENES = 81_920
 VISION_STEPS, VISION_FEW = 1_800, 1_500
 WORDS_STEPS, WORDS_KEPT = 1_500, 32
-SEEN = 8_192
+SEEN = 12_288
 """Scenes whose features are computed once, for the stages after the tower's."""
 
 PROJECT_STEPS = 400
-TUNE_STEPS = 1_500
-TUNE_KEPT = (32, 32, 48, 64, 64, 128, 256)
+TUNE_STEPS, TUNE_BATCH = 900, 32
+TUNE_KEPT = (32, 48, 64, 96, 160, 256, 256)
 """How many visual tokens stay in a step, drawn at random: as pruning will leave them."""
 
 
@@ -99,7 +99,7 @@ class Recipe:
         """Projector and language model together, most visual tokens dropped, the rest where they were."""
 
         def step(number: int) -> dict[str, Tensor]:
-            rows = batch_rows(number, language.BATCH, SEEN)
+            rows = batch_rows(number, TUNE_BATCH, SEEN)
             rng = np.random.default_rng((2, number))
             kept = int(rng.choice(TUNE_KEPT))
             keep = language.choose(self._owners(rows), kept, guided=kept < 64 or rng.random() < 0.5)
