@@ -56,21 +56,25 @@ class SceneInWords(nn.Module):
 
 
 class Pointing(nn.Module):
-    """Asked of every noun half-way up the language model: how many things does it name and, if one, which?
+    """Asked of every noun half-way up the language model: how many things does it name and, if one, which? And a layer
+    higher, of a noun that follows another: on which side of it is the other's thing?
 
     Without it the model stays at guessing for long: finding the thing and passing it on to the answer are two steps,
     and neither pays before the other.
     """
 
-    LAYER = 2
+    LAYERS = (2, 3)
 
     def __init__(self) -> None:
         super().__init__()
         self.sizes = (MOST_THINGS + 1, len(COLOURS), len(SHAPES), len(WRITINGS), GRID, GRID)
         self.linear = nn.Linear(WIDTH, sum(self.sizes))
+        self.pair = nn.Linear(WIDTH, 2)
 
-    def loss(self, hidden: Tensor, aims: Tensor, things: Tensor) -> Tensor:
-        """hidden B×L×d; aims B×L, bits of the things that a noun names, −1 for other tokens; things B×8×fields."""
+    def loss(self, states: tuple[Tensor, Tensor], aims: Tensor, things: Tensor, previous: Tensor) -> Tensor:
+        """states: B×L×d after each of LAYERS; things: B×8×fields; aims: B×L, bits of the things that a noun names, −1
+        for other tokens; previous: B×L, where the noun before this one is in the same question, −1 for none."""
+        hidden, higher = states
         nouns = aims >= 0
         number = torch.arange(MOST_THINGS)
         named = (aims.clamp(min=0)[..., None] >> number) & 1
@@ -82,7 +86,18 @@ class Pointing(nn.Module):
         for logits, label in zip(kinds, labels.unbind(-1), strict=False):
             known = (counts == 1) & (label >= 0)
             loss = loss + 0.5 * F.cross_entropy(logits[known], label[known])
-        return loss
+        return loss + self._pair_loss(higher, named, things, previous)
+
+    def _pair_loss(self, hidden: Tensor, named: Tensor, things: Tensor, previous: Tensor) -> Tensor:
+        """Is the thing before further left, and is it higher? Where each noun names one thing and they differ."""
+        unique = named.sum(-1) == 1
+        places = things[..., 3:5].gather(1, named.argmax(-1)[..., None].expand(-1, -1, 2))
+        other = previous.clamp(min=0)
+        gap = places - places.gather(1, other[..., None].expand(-1, -1, 2))
+        known = (gap != 0) & ((previous >= 0) & unique & unique.gather(1, other))[..., None]
+        if not known.any():
+            return hidden.new_zeros(())
+        return F.binary_cross_entropy_with_logits(self.pair(hidden)[known], (gap > 0)[known].float())
 
 
 class Packer:
@@ -100,8 +115,9 @@ class Packer:
 
     def text(self, corpus: Corpus, rows: np.ndarray, rng: np.random.Generator) -> tuple[Tensor, ...]:
         """B×ROOM each: ids, question number (0: padding), place within the question, next token to learn (−100: none),
-        bits of the things that a noun names (−1: no noun)."""
+        bits of the things that a noun names (−1: no noun), where the noun before is in the same question (−1: none)."""
         ids, block, place, aims = (np.zeros((len(rows), ROOM), np.int64) for _ in range(4))
+        previous = np.full((len(rows), ROOM), -1)
         labels = np.full((len(rows), ROOM), -100)
         for line, row in enumerate(rows):
             start = 0
@@ -119,16 +135,20 @@ class Packer:
                 labels[line, stop - len(answered) - 1 : stop - 1] = answered
                 start = stop
         aims[~np.isin(ids, self.nouns) | (block == 0)] = -1
-        return tuple(torch.from_numpy(array) for array in (ids, block, place, labels, aims))
+        for line in range(len(rows)):
+            nouns = np.flatnonzero(aims[line] >= 0)
+            same = block[line, nouns[1:]] == block[line, nouns[:-1]]
+            previous[line, nouns[1:][same]] = nouns[:-1][same]
+        return tuple(torch.from_numpy(array) for array in (ids, block, place, labels, aims, previous))
 
     def loss(
         self, model: LlavaForConditionalGeneration, visual: Tensor, keep: Tensor, text: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, share of answers' words that are right, and the text's hidden states after layer Pointing.LAYER.
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Loss, share of answers' words that are right, and the text's hidden states after Pointing.LAYERS.
 
         visual B×n×d are the kept tokens, keep B×n where they came from.
         """
-        ids, block, place, labels, _ = text
+        ids, block, place, labels, *_ = text
         batch, kept = keep.shape
         embed = model.get_input_embeddings()
         newline = embed(torch.full((batch, 1), self.newline))
@@ -148,7 +168,8 @@ class Packer:
         logits = model.lm_head(output.last_hidden_state[:, -ROOM:][learn])
         word = labels[learn] != self.end[0]
         right = (logits.argmax(-1) == labels[learn])[word].float().mean()
-        return F.cross_entropy(logits, labels[learn]), right, output.hidden_states[Pointing.LAYER][:, -ROOM:]
+        low, high = (output.hidden_states[layer][:, -ROOM:] for layer in Pointing.LAYERS)
+        return F.cross_entropy(logits, labels[learn]), right, (low, high)
 
 
 def choose(owners: Tensor, count: int, guided: bool) -> Tensor:

@@ -27,7 +27,7 @@ SEEN = 12_288
 """Scenes whose features are computed once, for the stages after the tower's."""
 
 PROJECT_STEPS = 400
-TUNE_STEPS, TUNE_BATCH = 900, 32
+TUNE_STEPS, TUNE_BATCH = 1_000, 32
 TUNE_KEPT = (32, 48, 64, 96, 160, 256, 256)
 """How many visual tokens stay in a step, drawn at random: as pruning will leave them."""
 
@@ -154,5 +154,6 @@ class Recipe:
     def _answer(self, number: int, rows: NDArray[np.int64], visual: Tensor, keep: Tensor) -> dict[str, Tensor]:
         text = self.packer.text(self.corpus, rows, np.random.default_rng((1, number)))
         loss, right, half_way = self.packer.loss(self.model, visual, keep, text)
-        pointing = self.pointing.loss(half_way, text[-1], self._things(rows))
+        *_, aims, previous = text
+        pointing = self.pointing.loss(half_way, aims, self._things(rows), previous)
         return {"answer": loss, "pointing": 0.5 * pointing, "right": right}
