@@ -1,0 +1,135 @@
+"""The pocket model's architecture: LLaVA-1.5 in small, and the text side of its CLIP."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    CLIPImageProcessorPil,
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.clip.modeling_clip import CLIPEncoderLayer
+
+from eadp.pocket.text import BOS, CHAT_TEMPLATE, EOS, IMAGE, PAD, SPECIAL
+from eadp.pocket.world.scene import SIDE
+
+PATCH = 8
+GRID = SIDE // PATCH
+"""Visual tokens along each side: GRID² in all."""
+
+WIDTH = 128
+_SPECIAL_IDS: dict[str, Any] = {
+    "pad_token_id": SPECIAL.index(PAD),
+    "bos_token_id": SPECIAL.index(BOS),
+    "eos_token_id": SPECIAL.index(EOS),
+}
+
+
+class ClipText(nn.Module):
+    """What CLIP has beside its vision tower: the text model and the two projections into the shared space."""
+
+    def __init__(self, config: CLIPTextConfig) -> None:
+        super().__init__()
+        self.text_model = CLIPTextModel(config)
+        self.text_projection = nn.Linear(config.hidden_size, WIDTH, bias=False)
+        self.visual_projection = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def words(self, ids: Tensor) -> Tensor:
+        """One vector for each token, B×L×c; the EOS token's is the pooled one."""
+        return self.text_projection(self.text_model(input_ids=ids).last_hidden_state)
+
+
+def new_clip_text(vocabulary: int) -> ClipText:
+    return ClipText(
+        CLIPTextConfig(
+            vocab_size=vocabulary,
+            hidden_size=WIDTH,
+            intermediate_size=2 * WIDTH,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            projection_dim=WIDTH,
+            max_position_embeddings=77,
+            hidden_act="gelu",
+            **_SPECIAL_IDS,
+        )
+    )
+
+
+def new_llava(vocabulary: int) -> LlavaForConditionalGeneration:
+    vision = CLIPVisionConfig(
+        hidden_size=WIDTH,
+        intermediate_size=4 * WIDTH,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        hidden_act="gelu",
+        image_size=SIDE,
+        patch_size=PATCH,
+        projection_dim=WIDTH,
+    )
+    text = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=WIDTH,
+        intermediate_size=3 * WIDTH,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        **_SPECIAL_IDS,
+    )
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_index=SPECIAL.index(IMAGE),
+        image_seq_length=GRID * GRID,
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="default",
+        tie_word_embeddings=True,
+    )
+    model = LlavaForConditionalGeneration(config)
+    _make_identity(model.model.vision_tower)
+    return model
+
+
+def new_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
+    return LlavaProcessor(
+        image_processor=CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}),
+        tokenizer=tokenizer,
+        patch_size=PATCH,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def _make_identity(tower: CLIPVisionModel) -> None:
+    """LLaVA reads the tower's last layer but one, so the last one is never trained: let it pass its input on."""
+    last = cast(CLIPEncoderLayer, tower.encoder.layers[-1])
+    for linear in (last.self_attn.out_proj, last.mlp.fc2):
+        nn.init.zeros_(linear.weight)
+        nn.init.zeros_(linear.bias)
+
+
+def see(tower: CLIPVisionModel, pixels: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The tower's hidden state −2 with CLS first, B×(1+n)×d, without the cost of the last layer.
+
+    keep: B×n, the patches to look at; None for all of them.
+    """
+    hidden = tower.embeddings(pixels)
+    if keep is not None:
+        rows = torch.cat((torch.zeros_like(keep[:, :1]), keep + 1), 1)
+        hidden = hidden.gather(1, rows[..., None].expand(-1, -1, hidden.shape[-1]))
+    hidden = tower.pre_layrnorm(hidden)
+    for layer in tower.encoder.layers[:-1]:
+        hidden = layer(hidden, attention_mask=None)
+    return hidden

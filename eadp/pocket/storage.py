@@ -1,0 +1,57 @@
+"""Weights on disk: in half precision, read back into single."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import CLIPTextConfig, GenerationConfig, LlavaForConditionalGeneration, LlavaProcessor
+
+from eadp.pocket.model import ClipText
+
+WEIGHTS = Path(__file__).parent / "weights"
+_CLIP_CONFIG, _CLIP_WEIGHTS = "clip_text.json", "clip_text.safetensors"
+LONGEST_ANSWER = 8
+
+
+def save(folder: Path, model: LlavaForConditionalGeneration, processor: LlavaProcessor, clip: ClipText) -> None:
+    """Everything that `load` and `guide` need, in a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.generation_config = GenerationConfig(
+        max_new_tokens=LONGEST_ANSWER,
+        pad_token_id=processor.tokenizer.pad_token_id,
+        bos_token_id=processor.tokenizer.bos_token_id,
+        eos_token_id=processor.tokenizer.eos_token_id,
+    )
+    model.half().save_pretrained(folder)
+    model.float()
+    processor.save_pretrained(folder)
+    (folder / _CLIP_CONFIG).write_text(json.dumps(clip.text_model.config.to_diff_dict(), indent=2) + "\n")
+    save_file({name: value.half().contiguous() for name, value in clip.state_dict().items()}, folder / _CLIP_WEIGHTS)
+
+
+def load_model(folder: Path) -> LlavaForConditionalGeneration:
+    _check(folder)
+    return LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def load_processor(folder: Path) -> LlavaProcessor:
+    _check(folder)
+    return LlavaProcessor.from_pretrained(folder, backend="pil")
+
+
+def load_clip_text(folder: Path) -> ClipText:
+    _check(folder)
+    clip = ClipText(CLIPTextConfig.from_dict(json.loads((folder / _CLIP_CONFIG).read_text())))
+    clip.load_state_dict({name: value.float() for name, value in load_file(folder / _CLIP_WEIGHTS).items()})
+    return clip.eval().requires_grad_(False)
+
+
+def _check(folder: Path) -> None:
+    if not (folder / "model.safetensors").exists():
+        raise FileNotFoundError(
+            f"there is no pocket model in {folder}: give the folder that `python -m eadp.pocket.train` wrote, or none "
+            "for the one that the package ships"
+        )

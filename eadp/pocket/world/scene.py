@@ -1,0 +1,140 @@
+"""What is in a scene: coloured things and signs with something written on them, drawn at random from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+SIDE = 128
+"""Width and height of a scene in pixels."""
+
+PALETTE: dict[str, tuple[int, int, int]] = {
+    "red": (214, 38, 38),
+    "orange": (245, 138, 24),
+    "yellow": (242, 222, 44),
+    "green": (42, 160, 58),
+    "blue": (38, 84, 214),
+    "purple": (132, 48, 172),
+    "pink": (246, 140, 190),
+    "white": (244, 244, 240),
+}
+COLOURS = tuple(PALETTE)
+FIGURES = ("circle", "square", "triangle", "star", "cross", "ring", "heart", "moon")
+SIGN = "sign"
+SHAPES = (*FIGURES, SIGN)
+WRITINGS = (
+    *"0123456789",
+    *("A", "B", "C", "E", "H", "K", "M", "R", "S", "T", "X", "Z"),
+    *("STOP", "EXIT", "OPEN", "TAXI", "CAFE", "SHOP", "PARK", "BANK"),
+)
+BACKGROUNDS = ("plain", "noisy", "striped", "photo")
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+MOST_THINGS = 8
+MOST_OVERLAP = 0.15
+"""How much of the smaller of two boxes the other may cover."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object: its centre (x to the right, y down), extent and turn in pixels and degrees; `writing` on a sign."""
+
+    shape: str
+    colour: str
+    x: float
+    y: float
+    width: int
+    height: int
+    angle: int = 0
+    writing: str | None = None
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Top, left, bottom, right, as shares of the scene."""
+        edges = (
+            self.y - self.height / 2,
+            self.x - self.width / 2,
+            self.y + self.height / 2,
+            self.x + self.width / 2,
+        )
+        top, left, bottom, right = (min(max(edge / SIDE, 0.0), 1.0) for edge in edges)
+        return top, left, bottom, right
+
+    def overlap(self, other: Thing) -> float:
+        """Share of the smaller box that the other one covers."""
+        across = (self.width + other.width) / 2 - abs(self.x - other.x)
+        down = (self.height + other.height) / 2 - abs(self.y - other.y)
+        shared = min(max(across, 0.0), self.width, other.width) * min(max(down, 0.0), self.height, other.height)
+        return shared / min(self.width * self.height, other.width * other.height)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Things from back to front on a background; `seed` draws what is not a thing (noise, crop, scribbles)."""
+
+    things: tuple[Thing, ...]
+    background: str
+    seed: tuple[int, ...]
+
+
+def scene(split: Split, index: int) -> Scene:
+    """Scene number `index` of a split. The split is part of the seed, so that splits never share a scene."""
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    if index < 0:
+        raise ValueError(f"scenes are numbered from 0, got {index}")
+    seed = (SPLITS.index(split), index)
+    rng = np.random.default_rng(seed)
+    wanted = int(rng.integers(3, MOST_THINGS + 1))
+    signs = int(rng.choice(3, p=(0.3, 0.45, 0.25)))
+    colours, shapes = _kinds(rng, wanted)
+    sign_colours = rng.permutation(len(COLOURS))[:signs]
+    things: list[Thing] = []
+    for number in range(wanted):
+        if number < signs:
+            sketch = _sign(rng, COLOURS[sign_colours[number]])
+        else:
+            sketch = _figure(rng, shapes[number], colours[number], crowd=wanted)
+        if (placed := _place(rng, sketch, things)) is not None:
+            things.append(placed)
+    order = rng.permutation(len(things))
+    background = BACKGROUNDS[int(rng.choice(4, p=(0.2, 0.2, 0.2, 0.4)))]
+    return Scene(tuple(things[i] for i in order), background, seed)
+
+
+def _kinds(rng: np.random.Generator, count: int) -> tuple[list[str], list[str]]:
+    """Colours and shapes; in half of the scenes one shape comes again and again: something to count."""
+    colours = [COLOURS[i] for i in rng.integers(len(COLOURS), size=count)]
+    shapes = [FIGURES[i] for i in rng.integers(len(FIGURES), size=count)]
+    if rng.random() < 0.5:
+        favourite = FIGURES[rng.integers(len(FIGURES))]
+        shapes = [favourite if rng.random() < 0.4 else shape for shape in shapes]
+    return colours, shapes
+
+
+def _figure(rng: np.random.Generator, shape: str, colour: str, crowd: int) -> Thing:
+    size = int(rng.integers(20, 43 - 2 * crowd + 4)) // 2 * 2
+    return Thing(shape, colour, 0.0, 0.0, size, size, angle=int(rng.integers(-3, 4)) * 5)
+
+
+def _sign(rng: np.random.Generator, colour: str) -> Thing:
+    writing = WRITINGS[int(rng.integers(len(WRITINGS)))]
+    height = int(rng.integers(22, 27)) if len(writing) == 1 else int(rng.integers(18, 22))
+    width = height if len(writing) == 1 else round(2.3 * height)
+    return Thing(SIGN, colour, 0.0, 0.0, width, height, writing=writing)
+
+
+def _place(rng: np.random.Generator, sketch: Thing, others: list[Thing]) -> Thing | None:
+    """A free place inside the frame, or None if thirty tries find none."""
+    half_width, half_height = sketch.width / 2, sketch.height / 2
+    for _ in range(30):
+        x = float(rng.integers(int(half_width) + 1, SIDE - int(half_width) - 1))
+        y = float(rng.integers(int(half_height) + 1, SIDE - int(half_height) - 1))
+        placed = Thing(sketch.shape, sketch.colour, x, y, sketch.width, sketch.height, sketch.angle, sketch.writing)
+        if all(placed.overlap(other) <= MOST_OVERLAP for other in others):
+            return placed
+    return None

@@ -1,0 +1,108 @@
+"""The pocket model that ships with the package: loads as plain transformers classes, sees, reads, answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlavaForConditionalGeneration, LlavaProcessor
+
+from eadp import pocket
+from eadp.pocket.model import GRID, see
+from eadp.pocket.samples import samples
+from eadp.pocket.storage import WEIGHTS, load_clip_text
+from eadp.pocket.world import COLOURS, SHAPES, WRITINGS
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return pocket.load()
+
+
+def answers(model, processor, asked, images=None):
+    inputs = processor(
+        text=[sample.prompt for sample in asked],
+        images=images or [sample.image for sample in asked],
+        padding=True,
+        return_tensors="pt",
+    )
+    out = model.generate(**inputs, do_sample=False)
+    return processor.batch_decode(out[:, inputs.input_ids.shape[1] :], skip_special_tokens=True)
+
+
+def test_plain_classes_and_small_files(loaded):
+    model, processor = loaded
+    assert type(model) is LlavaForConditionalGeneration
+    assert type(processor) is LlavaProcessor
+    assert sum(file.stat().st_size for file in WEIGHTS.iterdir()) < 25e6
+    assert model.config.vision_feature_layer == -2
+
+
+def test_every_word_of_the_world_is_one_token_and_any_text_survives(loaded):
+    tokenizer = loaded[1].tokenizer
+    for word in (*COLOURS, *SHAPES, *WRITINGS, "yes", "no", "left", "right"):
+        assert len(tokenizer(f" {word}", add_special_tokens=False).input_ids) == 1
+    texts = [sample.question for sample in samples("validation", 40)] + ["Où est le chat, 猫 or 🐈?"]
+    for text in texts:
+        assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
+
+
+def test_the_chat_template_writes_the_prompt_that_the_model_knows(loaded):
+    (sample,) = samples("validation", 1)
+    message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": sample.question}]}
+    assert loaded[1].apply_chat_template([message], add_generation_prompt=True) == sample.prompt
+
+
+def test_an_image_is_as_many_tokens_as_it_has_patches(loaded):
+    model, processor = loaded
+    (sample,) = samples("validation", 1)
+    inputs = processor(text=sample.prompt, images=sample.image, return_tensors="pt")
+    assert (inputs.input_ids == model.config.image_token_id).sum() == GRID * GRID
+
+
+def test_the_tower_in_training_is_the_tower_in_use(loaded):
+    model, processor = loaded
+    (sample,) = samples("validation", 1)
+    tower, pixels = model.model.vision_tower, processor(text=sample.prompt, images=sample.image, return_tensors="pt")
+    with torch.no_grad():
+        states = tower(pixels.pixel_values, output_hidden_states=True).hidden_states
+        torch.testing.assert_close(see(tower, pixels.pixel_values), states[-2])
+
+
+def test_answers_come_from_the_picture(loaded):
+    model, processor = loaded
+    asked = list(samples("validation", 96))
+    seen = answers(model, processor, asked)
+    right = sum(sample.right(answer) for sample, answer in zip(asked, seen, strict=True)) / len(asked)
+    others = [sample.image for sample in asked[48:] + asked[:48]]
+    blind = answers(model, processor, asked, images=others)
+    guessed = sum(sample.right(answer) for sample, answer in zip(asked, blind, strict=True)) / len(asked)
+    assert right > 0.75
+    assert guessed < 0.5
+
+
+def test_words_point_at_their_things(loaded):
+    model, processor = loaded
+    clip, tower = load_clip_text(WEIGHTS), model.model.vision_tower
+    inside, outside = [], []
+    for sample in samples("validation", 24, kinds=("colour", "shape", "side")):
+        pixels = processor(text=sample.prompt, images=sample.image, return_tensors="pt").pixel_values
+        tokenizer = processor.tokenizer
+        ids = torch.tensor([[*tokenizer(sample.question).input_ids, tokenizer.eos_token_id]])
+        with torch.no_grad():
+            states = tower(pixels, output_hidden_states=True).hidden_states[-2][0, 1:]
+            visual = clip.visual_projection(tower.post_layernorm(states))
+            pooled = clip.words(ids)[0, -1]
+        cosines = torch.cosine_similarity(visual, pooled[None], dim=-1).view(GRID, GRID)
+        top, left, bottom, right = (round(edge * GRID) for edge in sample.boxes[0])
+        within = torch.zeros(GRID, GRID, dtype=torch.bool)
+        within[top:bottom, left:right] = True
+        inside.append(cosines[within].mean())
+        outside.append(cosines[~within].mean())
+    assert torch.stack(inside).mean() > torch.stack(outside).mean() + 0.2
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match="there is no pocket model in"):
+        pocket.load(tmp_path)
