@@ -61,8 +61,7 @@ class Compaction:
 
     def rows(self, states: Tensor) -> Tensor:
         """B×L×d → B×P×d."""
-        index = self.index.to(states.device)
-        return states.gather(1, index[..., None].expand(-1, -1, states.shape[-1]))
+        return _picked(states, self.index)
 
     def columns(self, values: Tensor) -> Tensor:
         """…×B×L → …×B×P."""
@@ -71,8 +70,7 @@ class Compaction:
 
     def restore(self, states: Tensor) -> Tensor:
         """B×P×d → B×L×d: a dropped row repeats the last kept one before it, so logits keep their shape."""
-        fill = self.fill.to(states.device)
-        return states.gather(1, fill[..., None].expand(-1, -1, states.shape[-1]))
+        return _picked(states, self.fill)
 
     def after(self, settled: Tensor | None, start: int) -> Tensor | None:
         """B×(start + P), which columns are no padding where `settled`, B×start, came before; None where all are."""
@@ -98,6 +96,12 @@ class Compaction:
             itself = torch.eye(self.length, dtype=torch.bool, device=mask.device) & ~valid[:, None, :, None]
             mask = mask.masked_fill(itself, True if mask.dtype == torch.bool else 0.0)
         return mask
+
+
+def _picked(states: Tensor, index: Tensor) -> Tensor:
+    """B×L×d, B×P → B×P×d. Copies whole rows, which `gather` does number by number."""
+    index = index.to(states.device)
+    return states[torch.arange(len(index), device=index.device)[:, None], index]
 
 
 def hidden(dtype: torch.dtype) -> bool | float:
