@@ -18,6 +18,7 @@ from eadp.core import Selection
 from eadp.methods.fastv import FastV
 from eadp.methods.inside import Cut
 from eadp.methods.pyramiddrop import PyramidDrop
+from eadp.methods.sparsevlm import SparseVLM
 
 
 def test_one_budget_over_all_images_of_a_prompt() -> None:
@@ -79,6 +80,10 @@ def test_an_error_on_the_way_leaves_nothing_for_the_next_call() -> None:
             model(**inputs)
         assert torch.equal(model(**text_only).logits, expected)
     assert model.config.text_config._attn_implementation == "sdpa"
+    with eadp.attach(model, method=[EverySecond(), SparseVLM(keep=1)]):
+        with pytest.raises(ValueError, match="lowest it can reach"):
+            model(**inputs)
+        assert torch.equal(model(**text_only).logits, expected)
 
 
 def test_what_cannot_be_done_is_told() -> None:

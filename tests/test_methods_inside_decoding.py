@@ -14,6 +14,9 @@ from prompts import IMAGES, every_family
 from simple_methods import EverySecond, Guide, Pairs, Ragged
 
 import eadp
+from eadp.methods import NAMES as METHODS
+from eadp.methods import make
+from eadp.methods.base import REGISTRY
 from eadp.methods.pyramiddrop import PyramidDrop
 
 
@@ -177,3 +180,19 @@ def test_a_chain_with_eadp() -> None:
         assert (one.total, one.tokens_after, one.tokens_layer_mean) == (16, 1, 3.75)
         assert one.relevance is not None
         assert "8 tokens, 4 from layer 2 of 8 on, 2 from layer 4 of 8 on, 1 from layer 6 of 8 on" in one.notes
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if REGISTRY[name].stage == "before"])
+@pytest.mark.parametrize("family", ["llava", "qwen3_vl"])
+def test_every_method_before_may_have_one_inside_after_it(family: str, name: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
+    before = make(name, keep=0.5)
+    guide = Guide("tower" if family == "llava" else "language") if "text" in before.needs else None
+    asked: dict[str, Any] = {"guide": guide, "question": "Which one?"}
+    recording = Recording(of=method("sparsevlm", 2))
+    with eadp.attach(model, method=[before, recording], **asked) as pruned:
+        _, logits = answers(model, **inputs)
+        assert all(one.tokens_after == 2 <= one.per_layer[0] < one.total for one in pruned.last)
+    with eadp.attach(model, method=[before, recording.frozen()], **asked):
+        _, uncached = answers(model, **inputs, use_cache=False)
+    torch.testing.assert_close(uncached, logits, rtol=1e-4, atol=1e-4)

@@ -10,6 +10,8 @@ import tiny
 import torch
 import transformers as hf
 from by_hand import answers
+from hypothesis import given
+from hypothesis import strategies as st
 from inside_methods import NAMES, Recording, deep, method, with_depth
 from prompts import IMAGES, every_family
 from torch import Tensor
@@ -17,14 +19,14 @@ from transformers.masking_utils import flash_attention_mask
 
 import eadp
 from eadp.methods.sparsevlm import SparseVLM
+from eadp.runtime.compact import Compaction
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_masks_of_other_attention_implementations(attention: str) -> None:
-    """Ragged rows under both: the choice, the prefill and decoding agree."""
+def test_eager_attention() -> None:
+    """Its additive masks give what sdpa gives: ragged rows, choices, decoding."""
     inputs = tiny.inputs("llava", IMAGES["llava"])
     model = copy.deepcopy(deep("llava"))
-    model.set_attn_implementation(attention)
+    model.set_attn_implementation("eager")
     with eadp.attach(model, method=with_depth("sparsevlm")) as pruned:
         _, logits = answers(model, **inputs)
         kept = [one.indices.tolist() for one in pruned.last]
@@ -156,3 +158,26 @@ def test_sliding_windows(name: str) -> None:
         _, static = answers(model, **inputs, cache_implementation="static", disable_compile=True)
     torch.testing.assert_close(uncached, logits, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(static, logits, rtol=1e-4, atol=1e-4)
+
+
+@given(st.integers(1, 3), st.integers(4, 9), st.integers(0, 2**32 - 1))
+def test_two_cuts_are_one(rows: int, length: int, seed: int) -> None:
+    """Shortening twice and lengthening twice, with ragged rows, is what the joint cut does at once."""
+    generator = torch.Generator().manual_seed(seed)
+    first_keep = torch.rand(rows, length, generator=generator) < 0.7
+    first_keep[:, -1] = True
+    first = Compaction.of(first_keep)
+    second_keep = torch.rand(rows, first.length, generator=generator) < 0.7
+    second_keep[:, -1] = True
+    second = Compaction.of(second_keep if first.valid is None else second_keep & first.valid)
+    both = first.then(second)
+    states = torch.randn(rows, length, 2, generator=generator)
+    short = second.rows(first.rows(states))
+    there = torch.ones(rows, both.length, dtype=torch.bool) if both.valid is None else both.valid
+    assert torch.equal(both.rows(states)[there], short[there])
+    assert torch.equal(both.restore(short), first.restore(second.restore(short)))
+    assert both.dropped == first.dropped + second.dropped
+    stayed = torch.zeros(rows, length, dtype=torch.bool)
+    for row in range(rows):
+        stayed[row, both.index[row, there[row]]] = True
+    assert bool(stayed[:, length - both.tail :].all())
