@@ -12,6 +12,7 @@ from eadp.methods import Method
 from eadp.methods.eadp import EADP
 
 if TYPE_CHECKING:
+    from eadp.pocket import load as load_pocket
     from eadp.runtime import Pruned, attach
     from eadp.runtime.sign import diagnose_sign
 
@@ -26,12 +27,14 @@ __all__ = [
     "attach",
     "core",
     "diagnose_sign",
+    "load_pocket",
 ]
 
 _NEED_TRANSFORMERS = {
-    "attach": "eadp.runtime",
-    "Pruned": "eadp.runtime",
-    "diagnose_sign": "eadp.runtime.sign",
+    "attach": ("eadp.runtime", "attach"),
+    "Pruned": ("eadp.runtime", "Pruned"),
+    "diagnose_sign": ("eadp.runtime.sign", "diagnose_sign"),
+    "load_pocket": ("eadp.pocket", "load"),
 }
 
 
@@ -39,4 +42,5 @@ def __getattr__(name: str) -> Any:
     """What stands on transformers is imported when it is first asked for."""
     if name not in _NEED_TRANSFORMERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_NEED_TRANSFORMERS[name]), name)
+    module, what = _NEED_TRANSFORMERS[name]
+    return getattr(import_module(module), what)

@@ -31,7 +31,7 @@ def run(keep: float, questions: int, out: Path) -> None:
     console = Console()
     console.print("The pocket model: a small LLaVA that ships with the package and knows a toy world of drawn scenes.")
     model, processor = load()
-    text = guide(model)
+    text = guide(model, processor)
     table = Table("question", "all tokens", f"{keep:.4g} of them", "right answer", "coverage")
     panels: list[tuple[Sample, Selection]] = []
     whole_ms, pruned_ms = [], []
@@ -46,7 +46,7 @@ def run(keep: float, questions: int, out: Path) -> None:
             with attach(model, processor, keep=keep, guide=text):
                 pruned_ms.append(_prefill_ms(model, inputs))
         panels.append((sample, selection))
-        table.add_row(sample.question, whole, few, sample.answer, f"{selection.coverage:.0%}")
+        table.add_row(sample.question, whole, few, sample.answer, f"{selection.coverage:.1%}")
     console.print(table)
     sample, selection = panels[0]
     console.print(_words(selection.relevance))

@@ -11,7 +11,7 @@ from transformers import LlavaForConditionalGeneration, LlavaProcessor
 from eadp import pocket
 from eadp.pocket.model import GRID, see
 from eadp.pocket.samples import samples
-from eadp.pocket.storage import WEIGHTS, load_clip_text
+from eadp.pocket.storage import WEIGHTS
 from eadp.pocket.world import COLOURS, SHAPES, WRITINGS
 
 
@@ -84,16 +84,13 @@ def test_answers_come_from_the_picture(loaded):
 
 def test_words_point_at_their_things(loaded):
     model, processor = loaded
-    clip, tower = load_clip_text(WEIGHTS), model.model.vision_tower
+    guide, tower = pocket.guide(model, processor), model.model.vision_tower
     inside, outside = [], []
     for sample in samples("validation", 24, kinds=("colour", "shape", "side")):
         pixels = processor(text=sample.prompt, images=sample.image, return_tensors="pt").pixel_values
-        tokenizer = processor.tokenizer
-        ids = torch.tensor([[*tokenizer(sample.question).input_ids, tokenizer.eos_token_id]])
         with torch.no_grad():
             states = tower(pixels, output_hidden_states=True).hidden_states[-2][0, 1:]
-            visual = clip.visual_projection(tower.post_layernorm(states))
-            pooled = clip.words(ids)[0, -1]
+        visual, pooled = guide.align(states), guide.encode(sample.question).pooled
         cosines = torch.cosine_similarity(visual, pooled[None], dim=-1).view(GRID, GRID)
         top, left, bottom, right = (round(edge * GRID) for edge in sample.boxes[0])
         within = torch.zeros(GRID, GRID, dtype=torch.bool)

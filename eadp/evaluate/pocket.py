@@ -94,7 +94,7 @@ def evaluate(
     """
     prunings = [setting.pruning() for setting in settings]
     model, processor = load()
-    guide = pocket_guide(model)
+    guide = pocket_guide(model, processor)
     outcomes = [Outcome(setting) for setting in settings]
     kinds, expected = [], []
     for batch in _batches(samples(split, total), BATCH):
@@ -164,7 +164,7 @@ CONTENT = {*COLOURS, *SHAPES, *(f"{shape}s" for shape in SHAPES), "crosses"}
 def pointing(total: int, split: str = "test", sign: float | None = None, **settings: Any) -> Pointing:
     """Measure EADP's maps with these settings, on questions about something that is there."""
     model, processor = load()
-    guide = pocket_guide(model) if sign is None else pocket_guide(model, sign=sign)
+    guide = pocket_guide(model, processor, sign)
     ratios, ordered = [], []
     with attach(model, processor, method="eadp", keep=1, guide=guide, **settings) as pruned:
         for sample in samples(split, total):

@@ -1,7 +1,7 @@
 """The pocket model: a small LLaVA that knows a world of coloured shapes and signs, and ships with the package.
 
     model, processor = eadp.pocket.load()
-    guide = eadp.pocket.guide(model)
+    with eadp.attach(model, processor, keep=32): …
 
 It is a toy: figures on it say how a method behaves, not how well it does on photographs.
 """
@@ -16,12 +16,9 @@ from transformers import LlavaForConditionalGeneration, LlavaProcessor
 from eadp.pocket import storage
 
 if TYPE_CHECKING:
-    from eadp.models.guides import CLIPGuide
+    from eadp.models.guides import Guide
 
-SIGN = 1.0
-"""The pocket CLIP is trained patch by patch, so that its maps light up the object: nothing to negate."""
-
-__all__ = ["SIGN", "guide", "load"]
+__all__ = ["guide", "load"]
 
 
 def load(folder: str | Path | None = None) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
@@ -30,17 +27,8 @@ def load(folder: str | Path | None = None) -> tuple[LlavaForConditionalGeneratio
     return storage.load_model(place), storage.load_processor(place)
 
 
-def guide(model: LlavaForConditionalGeneration, folder: str | Path | None = None, sign: float = SIGN) -> CLIPGuide:
-    """CLIP's text side, in the space that the model's vision tower was trained to share with it."""
-    from eadp.models.guides import CLIPGuide
+def guide(model: LlavaForConditionalGeneration, processor: LlavaProcessor, sign: float | None = None) -> Guide:
+    """CLIP's text side, which lies beside the model's weights; `attach` finds it by itself."""
+    from eadp.models.guides import guide_for
 
-    place = storage.WEIGHTS if folder is None else Path(folder)
-    clip = storage.load_clip_text(place)
-    return CLIPGuide(
-        text_model=clip.text_model,
-        text_projection=clip.text_projection,
-        visual_projection=clip.visual_projection,
-        post_layernorm=model.model.vision_tower.post_layernorm,
-        tokenizer=storage.load_processor(place).tokenizer,
-        sign=sign,
-    )
+    return guide_for(model, processor, sign=sign)

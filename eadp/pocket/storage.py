@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-from transformers import CLIPTextConfig, GenerationConfig, LlavaForConditionalGeneration, LlavaProcessor
+from safetensors.torch import save_file
+from transformers import GenerationConfig, LlavaForConditionalGeneration, LlavaProcessor
 
 from eadp.pocket.model import ClipText
 
 WEIGHTS = Path(__file__).parent / "weights"
 _CLIP_CONFIG, _CLIP_WEIGHTS = "clip_text.json", "clip_text.safetensors"
 LONGEST_ANSWER = 8
+SIGN = 1.0
+"""The pocket CLIP is trained patch by patch, so that its maps light up the object: nothing to negate."""
 
 
 def save(folder: Path, model: LlavaForConditionalGeneration, processor: LlavaProcessor, clip: ClipText) -> None:
@@ -28,7 +30,8 @@ def save(folder: Path, model: LlavaForConditionalGeneration, processor: LlavaPro
     model.half().save_pretrained(folder)
     model.float()
     processor.save_pretrained(folder)
-    (folder / _CLIP_CONFIG).write_text(json.dumps(clip.text_model.config.to_diff_dict(), indent=2) + "\n")
+    settings = {**clip.text_model.config.to_diff_dict(), "sign": SIGN}
+    (folder / _CLIP_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
     save_file({name: value.half().contiguous() for name, value in clip.state_dict().items()}, folder / _CLIP_WEIGHTS)
 
 
@@ -40,13 +43,6 @@ def load_model(folder: Path) -> LlavaForConditionalGeneration:
 def load_processor(folder: Path) -> LlavaProcessor:
     _check(folder)
     return LlavaProcessor.from_pretrained(folder, backend="pil")
-
-
-def load_clip_text(folder: Path) -> ClipText:
-    _check(folder)
-    clip = ClipText(CLIPTextConfig.from_dict(json.loads((folder / _CLIP_CONFIG).read_text())))
-    clip.load_state_dict({name: value.float() for name, value in load_file(folder / _CLIP_WEIGHTS).items()})
-    return clip.eval().requires_grad_(False)
 
 
 def _check(folder: Path) -> None:
