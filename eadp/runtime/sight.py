@@ -84,7 +84,7 @@ class Sight:
         hooks.after(base, self._leave)
 
     def _arrive(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Where accelerate spreads a model, the base model gets copies of the outputs that say nothing of their images."""
+        """Where accelerate spreads a model, the base model gets copies that say nothing of their images."""
         outputs = kwargs.get("mm_encoder_outputs")
         seen = {name: getattr(each, SEEN, None) for name, each in outputs.items()} if isinstance(outputs, dict) else {}
         self._handed_in = {name: each for name, each in seen.items() if each is not None}

@@ -60,7 +60,7 @@ def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Optimizer:
-    """Muon for the matrices of CLIP's layers, AdamW for all else. lr is AdamW's; Muon's updates are of the same size."""
+    """Muon for the matrices of CLIP's layers, AdamW for all else. lr is AdamW's; Muon's updates are as large."""
 
     def __init__(self, modules: list[nn.Module], lr: float, steps: int) -> None:
         parameters = {id(p): (n, p) for m in modules for n, p in m.named_parameters() if p.requires_grad}
