@@ -18,7 +18,7 @@ from eadp.methods import Method, make
 from eadp.pocket import guide as pocket_guide
 from eadp.pocket import load
 from eadp.pocket.samples import Sample, samples
-from eadp.pocket.world import COLOURS, SHAPES
+from eadp.pocket.world import COLOURS, SHAPES, Split
 from eadp.runtime import attach
 
 ALL, BLIND, MAJORITY = "all tokens", "blind", "majority answer"
@@ -85,7 +85,7 @@ class Report:
 def evaluate(
     settings: Sequence[Setting],
     total: int,
-    split: str = "test",
+    split: Split = "test",
     progress: Callable[[int], None] = lambda questions: None,
 ) -> Report:
     """Ask `total` questions under every setting, batch by batch, so that all settings see the same pictures.
@@ -161,7 +161,7 @@ CONTENT = {*COLOURS, *SHAPES, *(f"{shape}s" for shape in SHAPES), "crosses"}
 
 
 @torch.inference_mode()
-def pointing(total: int, split: str = "test", sign: float | None = None, **settings: Any) -> Pointing:
+def pointing(total: int, split: Split = "test", sign: float | None = None, **settings: Any) -> Pointing:
     """Measure EADP's maps with these settings, on questions about something that is there."""
     model, processor = load()
     guide = pocket_guide(model, processor, sign)
