@@ -64,7 +64,7 @@ class Nearest(Method):
         assert tokens.aligned is not None
         assert isinstance(text.pooled, Tensor)
         score = tokens.aligned.float() @ text.pooled
-        kept = score.topk(self.budget(len(tokens))).indices.sort().values
+        kept = score.topk(self.count(len(tokens))).indices.sort().values
         return Selection(kept, len(tokens), self.name, scores=score)
 
 

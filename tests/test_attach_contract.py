@@ -121,7 +121,7 @@ class First(Method):
         assert text is None
         assert tokens.aligned is None
         n = len(tokens)
-        return Selection(torch.arange(self.budget(n)), n, self.name, scores=torch.arange(float(n)))
+        return Selection(torch.arange(self.count(n)), n, self.name, scores=torch.arange(float(n)))
 
 
 def test_keep_is_a_count_a_share_or_more_than_there_is() -> None:

@@ -32,7 +32,7 @@ def promised(name: str, picture: Picture, selection: Selection) -> int:
     that `downsample` keeps the most tokens that fit into the budget that way."""
     method = make(name, keep=KEEP)
     if name != "downsample" or len(selection) == selection.total:
-        return method.budget(len(picture))
+        return method.count(len(picture))
     return sum(rows * columns for rows, columns in method.resolution(picture.grids, picture.square_only))
 
 

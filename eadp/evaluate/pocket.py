@@ -44,12 +44,13 @@ class Setting:
 
 @dataclass
 class Outcome:
-    """One setting's answers, question by question, and how many visual tokens the language model saw for each."""
+    """One setting's answers, question by question; the visual tokens left for each, and their mean over the layers."""
 
     setting: Setting
     answers: list[str] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    layer_means: list[float] = field(default_factory=list)
 
     @property
     def accuracy(self) -> float:
@@ -62,6 +63,10 @@ class Outcome:
     @property
     def mean_tokens(self) -> float:
         return sum(self.tokens) / len(self.tokens)
+
+    @property
+    def layer_mean(self) -> float:
+        return sum(self.layer_means) / len(self.layer_means)
 
 
 @dataclass(frozen=True)
@@ -102,10 +107,11 @@ def evaluate(
         expected += [sample.answer for sample in batch]
         for outcome, method in zip(outcomes, prunings, strict=True):
             blind = outcome.setting.method == BLIND
-            answers, tokens = _answers(model, processor, guide, batch, method, blind)
+            answers, kept = _answers(model, processor, guide, batch, method, blind)
             outcome.answers += answers
             outcome.right += [sample.right(answer) for sample, answer in zip(batch, answers, strict=True)]
-            outcome.tokens += tokens
+            outcome.tokens += [int(after) for after, _ in kept]
+            outcome.layer_means += [mean for _, mean in kept]
         progress(len(batch))
     return Report(kinds, expected, [*outcomes, _majority(kinds, expected)])
 
@@ -113,7 +119,8 @@ def evaluate(
 @torch.inference_mode()
 def _answers(
     model: Any, processor: Any, guide: Any, batch: Sequence[Sample], method: Method | None, blind: bool
-) -> tuple[list[str], list[int]]:
+) -> tuple[list[str], list[tuple[float, float]]]:
+    """The answers, and for each question the tokens after pruning and their mean over layers."""
     images = [sample.image for sample in batch]
     if blind:
         images = [Image.new("RGB", image.size, (127, 127, 127)) for image in images]
@@ -122,8 +129,8 @@ def _answers(
         out = model.generate(**inputs, do_sample=False)
     answers = processor.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     if pruned is not None:
-        return answers, [len(selection) for selection in pruned.last]
-    return answers, (inputs["input_ids"] == model.config.image_token_id).sum(dim=1).tolist()
+        return answers, [(len(selection), selection.tokens_layer_mean) for selection in pruned.last]
+    return answers, [(n, n) for n in (inputs["input_ids"] == model.config.image_token_id).sum(dim=1).tolist()]
 
 
 def _majority(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:
@@ -134,7 +141,7 @@ def _majority(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:
     }
     answers = [frequent[kind] for kind in kinds]
     right = [answer == wanted for answer, wanted in zip(answers, expected, strict=True)]
-    return Outcome(Setting(MAJORITY), answers, right, [0] * len(kinds))
+    return Outcome(Setting(MAJORITY), answers, right, [0] * len(kinds), [0.0] * len(kinds))
 
 
 def _batches(items: Iterable[Sample], size: int) -> Iterator[list[Sample]]:

@@ -23,8 +23,9 @@ def rows(report: Report) -> tuple[list[str], list[list[str]]]:
         by_kind = report.by_kind(outcome)
         tokens = f"{outcome.mean_tokens:.0f}" if outcome.setting.method not in (BLIND, MAJORITY) else "–"
         share = f"{100 * outcome.accuracy:.1f} ({100 * low:.1f}–{100 * high:.1f})"
-        lines.append([str(outcome.setting), tokens, share, *(f"{100 * by_kind[kind]:.0f}" for kind in kinds)])
-    return ["setting", "tokens", "all kinds (95 %)", *kinds], lines
+        mean = f"{outcome.layer_mean:.0f}" if tokens != "–" else "–"
+        lines.append([str(outcome.setting), tokens, mean, share, *(f"{100 * by_kind[kind]:.0f}" for kind in kinds)])
+    return ["setting", "tokens", "layer mean", "all kinds (95 %)", *kinds], lines
 
 
 def as_table(report: Report) -> Table:
@@ -53,6 +54,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "accuracy": outcome.accuracy,
                 "interval": outcome.interval,
                 "mean_tokens": outcome.mean_tokens,
+                "layer_mean": outcome.layer_mean,
                 "by_kind": report.by_kind(outcome),
                 "answers": outcome.answers,
                 "right": outcome.right,

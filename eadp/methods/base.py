@@ -50,7 +50,7 @@ class Method(ABC):
         if isinstance(keep, int) and keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
 
-    def budget(self, total: int) -> int:
+    def count(self, total: int) -> int:
         """The count that `keep` asks for among `total` tokens."""
         if self.keep is None:
             raise ValueError(f"{self.name} needs keep= (a count such as 128, or a share such as 0.25)")

@@ -46,7 +46,7 @@ class CDPruner(Method):
             weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)
         cosine = 2 * token_similarity(tokens.features) - 1
         weights = weights.to(cosine)
-        picks = dpp(weights[:, None] * cosine * weights, self.budget(len(tokens)))
+        picks = dpp(weights[:, None] * cosine * weights, self.count(len(tokens)))
         indices = picks.indices.sort().values
         return Selection(
             indices,

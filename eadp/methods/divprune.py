@@ -25,7 +25,7 @@ class DivPrune(Method):
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         distance = 2 * (1 - token_similarity(tokens.features))
-        picks = max_min(distance, self.budget(len(tokens)))
+        picks = max_min(distance, self.count(len(tokens)))
         indices = picks.indices.sort().values
         return Selection(
             indices, len(tokens), self.name, order=picks.indices, gains=picks.gains, quotas=tokens.quotas(indices)

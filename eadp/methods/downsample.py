@@ -35,7 +35,7 @@ class Downsample(Method):
     merges: ClassVar[bool] = True
 
     def resolution(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
-        quotas = alike(grids, self.budget(sum(rows * columns for rows, columns in grids)))
+        quotas = alike(grids, self.count(sum(rows * columns for rows, columns in grids)))
         return [
             largest_grid(grid, quota, square) if quota else (0, 0) for grid, quota in zip(grids, quotas, strict=True)
         ]
@@ -46,7 +46,7 @@ class Downsample(Method):
                 "downsample needs the image at a lower resolution: VisualTokens must carry it in `extra`, its grids in "
                 "`extra_grids`"
             )
-        budget = self.budget(len(tokens))
+        budget = self.count(len(tokens))
         indices = torch.cat(
             [
                 regular_cells(grid, shape)[1] + block.start

@@ -116,13 +116,13 @@ class EADP(Method):
         return cls(keep=keep, **{**PUBLISHED_EVERYWHERE, **PUBLISHED[family], **settings})
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        limit = None if self.keep is None else self.budget(len(tokens))
+        limit = None if self.keep is None else self.count(len(tokens))
         relevant = self.relevance(tokens, text)
         weights = cast(Tensor, relevant.polarized)
         solver: dict[str, Any] = {"backend": self.backend, "matrix_limit": self.matrix_limit}
         if self.coverage is None:
             maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
-            quotas = allocate(maps, self.budget(len(tokens)), self.allocation, self.exact, tokens.layout)
+            quotas = allocate(maps, self.count(len(tokens)), self.allocation, self.exact, tokens.layout)
             found = cover_by_quota(tokens.features, weights, tokens.blocks, quotas, **solver)
         else:
             found = cover_by_share(tokens.features, weights, tokens.blocks, self.coverage, limit, **solver)

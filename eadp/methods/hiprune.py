@@ -60,7 +60,7 @@ class HiPrune(Method):
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         middle, deep = tower_layers(self.name, tokens, 2)
         at_middle, at_deep = received(middle), received(deep)
-        quotas = alike(tokens.grids, self.budget(len(tokens)))
+        quotas = alike(tokens.grids, self.count(len(tokens)))
         order = torch.cat(
             [
                 self._block(at_middle[block], at_deep[block], grid, quota) + block.start

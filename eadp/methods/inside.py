@@ -79,8 +79,7 @@ class InsideMethod(Method):
 
     layers: tuple[int, ...] = (2,)
     """After how many layers of 32 tokens are dropped. On other depths they scale: see `scaled`."""
-    # Takes the place of `Method.budget(total)`: here a count is not all that there is to a budget.
-    budget: Budget = field(default="after_prune", kw_only=True)  # type: ignore[assignment]
+    budget: Budget = field(default="after_prune", kw_only=True)
     """What `keep` counts: the tokens left after the last cut, or the mean over layers of the tokens that each sees."""
 
     def __post_init__(self) -> None:
@@ -99,7 +98,7 @@ class InsideMethod(Method):
         """Where `total` tokens are cut in a language model of this depth, and how many each cut leaves."""
         if self.keep is None:
             return self._at(self.default_counts(total), depth)
-        asked = min(self.keep, total) if isinstance(self.keep, int) else Method.budget(self, total)
+        asked = min(self.keep, total) if isinstance(self.keep, int) else self.count(total)
         if asked == total:
             return ()
         if self.budget == "after_prune":

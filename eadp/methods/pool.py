@@ -28,7 +28,7 @@ class Pool(Method):
     merges: ClassVar[bool] = True
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        quotas = alike(tokens.grids, self.budget(len(tokens)))
+        quotas = alike(tokens.grids, self.count(len(tokens)))
         parts = []
         for (rows, columns), quota in zip(tokens.grids, quotas, strict=True):
             if quota:

@@ -60,7 +60,7 @@ class PruMerge(Method):
         scores, keys = attention_on(layer), layer.keys.flatten(1)
         quotas: list[int | None] = [None] * len(tokens.grids)
         if self.keep is not None:
-            quotas = [*alike(tokens.grids, self.budget(len(tokens)))]
+            quotas = [*alike(tokens.grids, self.count(len(tokens)))]
         parts = [
             self._block(scores[block], keys[block], grid, quota)
             for block, grid, quota in zip(tokens.blocks, tokens.grids, quotas, strict=True)

@@ -30,7 +30,7 @@ class Random(Method):
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         generator = torch.Generator().manual_seed(_mixed(self.seed, tokens.features))
-        order = torch.randperm(len(tokens), generator=generator)[: self.budget(len(tokens))]
+        order = torch.randperm(len(tokens), generator=generator)[: self.count(len(tokens))]
         indices = order.sort().values
         return Selection(indices, len(tokens), self.name, order=order, quotas=tokens.quotas(indices))
 

@@ -47,7 +47,7 @@ class TopK(Method):
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         relevance = self._eadp.relevance(tokens, text)
         scores = cast(Tensor, relevance.smoothed)
-        order = ranked(scores)[: self.budget(len(tokens))]
+        order = ranked(scores)[: self.count(len(tokens))]
         indices = order.sort().values
         return Selection(
             indices,

@@ -38,7 +38,7 @@ class TRIM(Method):
         total = len(tokens)
         scores = torch.softmax(pooled_similarity(self.name, tokens, text, cosine=False), dim=0)
         standing_out = min(total - 1, max(1, int(outliers(scores).sum())))
-        count = standing_out if self.keep is None else self.budget(total) - 1
+        count = standing_out if self.keep is None else self.count(total) - 1
         kept = ranked(scores)[:count].sort().values
         indices = room_after(kept, total)
         others = torch.ones_like(scores)

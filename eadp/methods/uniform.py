@@ -24,7 +24,7 @@ class Uniform(Method):
     citation: ClassVar[str] = "control"
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        quotas = alike(tokens.grids, self.budget(len(tokens)))
+        quotas = alike(tokens.grids, self.count(len(tokens)))
         indices = torch.cat(
             [
                 even_cells(grid, quota)[1] + block.start

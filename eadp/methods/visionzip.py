@@ -53,7 +53,7 @@ class VisionZip(Method):
         (layer,) = tower_layers(self.name, tokens, 1)
         scores, keys = attention_on(layer), layer.keys.float().mean(1)
         has_class = tokens.extra is not None
-        quotas = alike(tokens.grids, self.budget(len(tokens)))
+        quotas = alike(tokens.grids, self.count(len(tokens)))
         parts = [
             self._block(scores[block], keys[block], quota, has_class)
             for block, quota in zip(tokens.blocks, quotas, strict=True)

@@ -103,7 +103,7 @@ class Chooser:
 
     def _keeps_all(self, total: int) -> bool:
         keep = self.method.keep
-        return keep is not None and (keep >= total if isinstance(keep, int) else self.method.budget(total) == total)
+        return keep is not None and (keep >= total if isinstance(keep, int) else self.method.count(total) == total)
 
     def _aligned(self, pictures: list[Picture], features: Tensor, guide: Guide) -> Tensor:
         if guide.space == "language":
