@@ -8,11 +8,14 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test test-fast lint setup bench clean
+.PHONY: pocket demo test test-fast lint setup bench clean
 .DEFAULT_GOAL := help
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+pocket: $(READY) ## Train the pocket model from nothing: up to three hours on two cores, resumes
+	$(BIN)/python -m eadp.pocket.train
 
 demo: $(READY) ## Select tokens on a photo, print the words, write a picture
 	$(BIN)/eadp demo
