@@ -15,6 +15,7 @@ from simple_methods import EverySecond
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
 import eadp
+from eadp.measure.architectures import ARCHITECTURES, GRIDS
 from eadp.models import FAMILIES, family_of
 from eadp.models.anyres import picture
 from eadp.models.family import Picture, Prompt
@@ -142,56 +143,6 @@ def test_unknown_families_are_named() -> None:
     assert set(FAMILIES) == set(tiny.FAMILIES)
 
 
-VICUNA = {"model_type": "llama", "vocab_size": 32064, "max_position_embeddings": 4096}
-CLIP_L = {
-    "model_type": "clip_vision_model",
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "image_size": 336,
-    "patch_size": 14,
-    "projection_dim": 768,
-}
-NEXT_PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
-SIGLIP_SO = {
-    "model_type": "siglip_vision_model",
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 16,
-    "image_size": 384,
-    "patch_size": 14,
-    "vision_use_head": False,
-}
-QWEN2_7B = {
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-}
-QWEN2_3B = {
-    "hidden_size": 2048,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "vocab_size": 151936,
-}
-QWEN3_8B = {
-    "hidden_size": 4096,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 151936,
-}
-MROPE_25 = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}}
-MROPE_3 = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20]}}
-
-
 def llava(pixels: Any, **asked: Any) -> dict[str, Any]:
     return dict(pixel_values=torch.empty(pixels, device="meta"), **asked)
 
@@ -201,45 +152,13 @@ def qwen(grid: list[int], depth: int) -> dict[str, Any]:
     return {"pixel_values": patches, "image_grid_thw": torch.tensor([grid])}
 
 
-FULL_SIZE: dict[str, tuple[hf.PreTrainedConfig, dict[str, Any], list[tuple[int, int]]]] = {
-    "llava-1.5-7b": (
-        hf.LlavaConfig(vision_config=CLIP_L, text_config=VICUNA),
-        llava((1, 3, 336, 336)),
-        [(24, 24)],
-    ),
-    "llava-v1.6-vicuna-7b": (
-        hf.LlavaNextConfig(vision_config=CLIP_L, text_config=VICUNA, image_grid_pinpoints=NEXT_PINPOINTS),
-        llava((1, 5, 3, 336, 336), image_sizes=torch.tensor([[672, 672]])),
-        [(24, 24)] * 5,
-    ),
-    "llava-onevision-7b": (
-        hf.LlavaOnevisionConfig(
-            vision_config=SIGLIP_SO,
-            text_config=dict(QWEN2_7B, model_type="qwen2"),
-            image_grid_pinpoints=[[384 * rows, 384 * columns] for rows in range(1, 7) for columns in range(1, 7)],
-        ),
-        llava((1, 5, 3, 384, 384), image_sizes=torch.tensor([[768, 768]])),
-        [(27, 27)] * 5,
-    ),
-    "qwen2.5-vl-3b": (
-        hf.Qwen2_5_VLConfig(
-            vision_config={"hidden_size": 1280, "out_hidden_size": 2048}, text_config=QWEN2_3B | MROPE_25
-        ),
-        qwen([1, 72, 72], 3 * 2 * 14 * 14),
-        [(36, 36)],
-    ),
-    "qwen2.5-vl-7b": (
-        hf.Qwen2_5_VLConfig(
-            vision_config={"hidden_size": 1280, "out_hidden_size": 3584}, text_config=QWEN2_7B | MROPE_25
-        ),
-        qwen([1, 72, 72], 3 * 2 * 14 * 14),
-        [(36, 36)],
-    ),
-    "qwen3-vl-8b": (
-        hf.Qwen3VLConfig(vision_config={"out_hidden_size": 4096}, text_config=QWEN3_8B | MROPE_3),
-        qwen([1, 64, 64], 3 * 2 * 16 * 16),
-        [(32, 32)],
-    ),
+FULL_SIZE: dict[str, tuple[dict[str, Any], list[tuple[int, int]]]] = {
+    "llava-1.5-7b": (llava((1, 3, 336, 336)), [(24, 24)]),
+    "llava-next-7b": (llava((1, 5, 3, 336, 336), image_sizes=torch.tensor([[672, 672]])), [(24, 24)] * 5),
+    "llava-onevision-7b": (llava((1, 5, 3, 384, 384), image_sizes=torch.tensor([[768, 768]])), [(27, 27)] * 5),
+    "qwen2.5-vl-3b": (qwen([1, 72, 72], 3 * 2 * 14 * 14), [(36, 36)]),
+    "qwen2.5-vl-7b": (qwen([1, 72, 72], 3 * 2 * 14 * 14), [(36, 36)]),
+    "qwen3-vl-8b": (qwen([1, 64, 64], 3 * 2 * 16 * 16), [(32, 32)]),
 }
 
 
@@ -251,10 +170,11 @@ def tower_without_numbers(patches: torch.Tensor, grid_thw: torch.Tensor, **kwarg
 @pytest.mark.parametrize("name", FULL_SIZE)
 def test_full_size(name: str) -> None:
     """The real dimensions, without weights: 576, 2,880, 3,645, 1,296 and 1,024 tokens where they should be."""
-    config, inputs, grids = FULL_SIZE[name]
+    config, (inputs, grids) = ARCHITECTURES[name](), FULL_SIZE[name]
     with torch.device("meta"):
         model = hf.AutoModelForImageTextToText.from_config(config)
     family = family_of(model)
+    assert grids == GRIDS[config.model_type]
     assert family.text_model is model.model.language_model
     if "image_grid_thw" in inputs:
         # This tower mixes the grid's numbers into its states, which cannot be done without numbers.
