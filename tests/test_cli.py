@@ -7,7 +7,7 @@ from eadp.cli import app
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, list(arguments))
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "120"})
 
 
 def test_help_names_every_command():

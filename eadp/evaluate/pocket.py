@@ -39,7 +39,9 @@ class Setting:
     def __str__(self) -> str:
         if self.keep is None:
             return self.method
-        return f"{self.method} {self.keep:.4g}" if isinstance(self.keep, int) else f"{self.method} {self.keep:.4%}"
+        return (
+            f"{self.method} {self.keep:.4g}" if isinstance(self.keep, int) else f"{self.method} {100 * self.keep:.4g} %"
+        )
 
 
 @dataclass
