@@ -9,6 +9,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,22 @@ def one_thread() -> None:
     numba.set_num_threads(1)
 
 
-def interleaved(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of CPU time of each call, in rounds: every call once a round, after one round of warming up."""
+def interleaved(
+    calls: dict[str, Callable[[], object]],
+    repeats: int,
+    around: dict[str, Callable[[], AbstractContextManager[object]]] | None = None,
+) -> dict[str, list[float]]:
+    """Milliseconds of CPU time of each call, in rounds: every call once a round, forth and back in turn, so that none
+    always runs in the other's wake; after one round of warming up. around: what a call runs in, not timed."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for round_ in range(repeats + 1):
-        for name, call in calls.items():
-            start = time.process_time_ns()
-            call()
+        for name in list(calls)[:: -1 if round_ % 2 else 1]:
+            with (around or {}).get(name, nullcontext)():
+                start = time.process_time_ns()
+                calls[name]()
+                took = (time.process_time_ns() - start) / 1e6
             if round_:
-                times[name].append((time.process_time_ns() - start) / 1e6)
+                times[name].append(took)
     return times
 
 
