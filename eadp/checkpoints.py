@@ -6,29 +6,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 
 POCKET = "pocket"
 
 
 def load_model(name: str, *, dtype: Any = "auto", device: str | None = None) -> tuple[Any, Any]:
-    """Model and processor: `pocket`, the folder of a checkpoint, or its name on the hub."""
-    if name == POCKET:
-        from eadp import pocket
+    """Model and processor: `pocket`, the folder of a checkpoint, or its name on the hub; on a GPU if there is one."""
+    model, processor = _pocket() if name == POCKET else _checkpoint(name, dtype)
+    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")), processor
 
-        model, processor = pocket.load()
-        return model.to(device or "cpu"), processor
+
+def _pocket() -> tuple[Any, Any]:
+    from eadp import pocket
+
+    return pocket.load()
+
+
+def _checkpoint(name: str, dtype: Any) -> tuple[Any, Any]:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     try:
-        model = AutoModelForImageTextToText.from_pretrained(name, dtype=dtype)
-    except OSError as error:
+        return AutoModelForImageTextToText.from_pretrained(name, dtype=dtype).eval(), AutoProcessor.from_pretrained(
+            name
+        )
+    except (OSError, ValueError) as error:
         kind = "folder" if Path(name).exists() else "name"
         raise ValueError(
             f"no model can be read from the {kind} {name!r}: give {POCKET!r}, the folder of a checkpoint, or its name "
             f"on the hub ({error})"
         ) from error
-    return model.eval().to(device or "cpu"), AutoProcessor.from_pretrained(name)
 
 
 def ask(processor: Any, images: Sequence[Image.Image], questions: Sequence[str]) -> Any:
