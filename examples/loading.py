@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from PIL import Image
 from rich import print
-from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from eadp import Pruned
+from eadp.checkpoints import load_model
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 
@@ -19,8 +19,7 @@ TESTS = Path(__file__).resolve().parents[1] / "tests"
 def load(name: str, tiny_family: str | None) -> tuple[Any, Any, dict[str, Any]]:
     """Model, processor, and what `attach` needs besides: a tiny tower has no text encoder to load."""
     if tiny_family is None:
-        model = AutoModelForImageTextToText.from_pretrained(name, dtype="auto").eval()
-        return model.to("cuda" if torch.cuda.is_available() else "cpu"), AutoProcessor.from_pretrained(name), {}
+        return *load_model(name), {}
     from eadp.models.guides import EmbeddingGuide
 
     sys.path.insert(0, str(TESTS))

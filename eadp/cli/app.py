@@ -1,0 +1,38 @@
+"""The `eadp` command itself, and what its parts share."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(help="Keep only the visual tokens that serve the question.", no_args_is_help=True)
+
+
+def console() -> Console:
+    """As wide as the terminal; into a file or a pipe, wide enough for the tables."""
+    return Console() if sys.stdout.isatty() else Console(width=int(os.environ.get("COLUMNS", 120)))
+
+
+@app.callback()
+def main() -> None:
+    """Training-free visual token pruning for vision-language models."""
+
+
+def names(text: str) -> list[str]:
+    """eadp,topk → both of them."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def budgets(text: str) -> list[int | float]:
+    """32,0.125 → a count and a share."""
+    return [_budget(part) for part in names(text)]
+
+
+def _budget(text: str) -> int | float:
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"a budget is a count (32) or a share (0.125), got {text!r}") from None
