@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,6 +38,34 @@ def paper(
             typer.echo(f"{each.caption}\n\n{layout.as_markdown(each)}\n")
         else:
             _print_whole(layout.as_grid(each))
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="A folder of results, or FOLDER:SETTING; a results.json does too.")],
+    b: Annotated[str, typer.Argument(help="The other one; :SETTING for another setting of the same folder.")],
+    common: Annotated[bool, typer.Option("--common", help="Compare what both have where samples differ.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the differences to this file too, as JSON.")] = None,
+) -> None:
+    """Say whether the difference between two runs is real: on the same samples, with a paired bootstrap interval.
+
+    Two folders: eadp compare out/with out/without. Two settings of one: eadp compare "out/pocket:eadp keep=0.125"
+    ":topk keep=0.125"; a part of a name will do where it fits one run only. Results of `eadp eval`, `eadp sweep` and
+    the harness plugins work alike. Runs on different samples are refused.
+    """
+    from eadp.evaluate import compare
+
+    try:
+        found = [compare.difference(*pair, common=common) for pair in compare.pairs(a, b)]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    _print_whole(compare.as_table(found))
+    for each in found:
+        typer.echo(each.sentence)
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps([{**asdict(each), "real": each.real} for each in found], indent=1) + "\n")
+        typer.echo(f"written: {out}")
 
 
 def _print_whole(grid: Table) -> None:
