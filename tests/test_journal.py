@@ -105,7 +105,7 @@ def test_ranks_that_start_at_once_agree_on_one_manifest(tmp_path):
         rank.join()
         assert rank.exitcode == 0
     assert {record["key"] for record in Journal.read(tmp_path)[1]} == {"0", "1", "2", "3"}
-    assert not list(tmp_path.glob(".manifest*"))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_sample_is_recorded_once(tmp_path):

@@ -5,21 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import platform
-import subprocess
-import tempfile
 from collections.abc import Iterable
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import eadp
+from eadp.evaluate import files
+from eadp.evaluate.provenance import provenance
 
 MANIFEST = "manifest.json"
-PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "lmms-eval", "ms-vlmeval")
-"""Whose versions can change a result."""
 
 Record = dict[str, Any]
 
@@ -57,8 +51,8 @@ class Journal:
             _lock(descriptor, folder)
             os.ftruncate(descriptor, _whole(samples.read_bytes()))
             if not started and not rank:
-                manifest["resumed"].append(_circumstances())
-                _replace(folder / MANIFEST, manifest)
+                manifest["resumed"].append(provenance())
+                files.replace(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
             return cls(folder, manifest, descriptor)
         except BaseException:
             os.close(descriptor)
@@ -157,66 +151,10 @@ def _manifest(folder: Path) -> Record:
 
 def _start(folder: Path, settings: Record) -> bool:
     """Write the manifest unless there is one; whether it was written. Of several ranks one writes."""
-    path = folder / MANIFEST
-    if path.exists():
+    if (folder / MANIFEST).exists():
         return False
-    now = _circumstances()
-    manifest = {**now, "settings": settings, "seed": settings.get("seed"), "resumed": []}
-    temporary = _temporary(folder, manifest)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        os.unlink(temporary)
-    return True
-
-
-def _replace(path: Path, content: Record) -> None:
-    os.replace(_temporary(path.parent, content), path)
-
-
-def _temporary(folder: Path, content: Record) -> str:
-    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".manifest-", suffix=".json", delete=False) as file:
-        file.write(json.dumps(content, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.chmod(file.name, 0o644)
-    return file.name
-
-
-def _circumstances() -> Record:
-    """When this run started, and what it ran with."""
-    return {
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), "eadp": eadp.__version__, **_packages()},
-        "git": _git(),
-    }
-
-
-def _packages() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _git() -> Record | None:
-    """Commit of the checkout that eadp runs from, and whether files of it were changed; None outside of one."""
-    ours = Path(eadp.__file__)
-
-    def ask(*arguments: str) -> str:
-        command = ["git", "-C", str(ours.parent), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    try:
-        ask("ls-files", "--error-unmatch", str(ours))
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain", "-uno"))}
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    manifest = {**provenance(), "settings": settings, "seed": settings.get("seed"), "resumed": []}
+    return files.create(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
 def _as_json(content: Record) -> Record:

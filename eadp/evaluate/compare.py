@@ -1,0 +1,214 @@
+"""Whether a difference between two runs is real: paired on the same samples, with a bootstrap interval."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from eadp.evaluate.journal import Journal, Record
+from eadp.evaluate.statistics import paired_difference
+
+if TYPE_CHECKING:
+    from eadp.evaluate.pocket import Outcome
+
+SAME = ("kind", "question", "expected")
+"""Fields of a record that say what was asked: where two runs have them, they must agree."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The scores of one setting (or one task of a harness), by sample; asked: what each sample was, as far as known."""
+
+    name: str
+    scores: dict[str, float]
+    asked: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean score of a minus that of b over the same samples, with its 95 % interval. Scores up to 1 are in points of
+    a hundred."""
+
+    a: str
+    b: str
+    samples: int
+    mean_a: float
+    mean_b: float
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def real(self) -> bool:
+        """The interval does not hold 0."""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def sentence(self) -> str:
+        on = f"on the same {self.samples:,} samples"
+        if self.difference == self.low == self.high == 0:
+            return f"{self.a} and {self.b} score the same on each of the same {self.samples:,} samples."
+        more, better, worse = abs(self.difference), self.a, self.b
+        if self.difference < 0:
+            better, worse = worse, better
+        interval = " to ".join(f"{abs(end):.1f}" if self.real else f"{end:+.1f}" for end in self._ends())
+        if self.real:
+            return (
+                f"{better} is {more:.1f} points above {worse} {on} (95 % interval {interval}): the difference is real."
+            )
+        return (
+            f"{self.a} and {self.b} cannot be told apart {on}: {self.difference:+.1f} points (95 % interval "
+            f"{interval}) may be chance."
+        )
+
+    def _ends(self) -> tuple[float, float]:
+        return (-self.high, -self.low) if self.real and self.difference < 0 else (self.low, self.high)
+
+
+def difference(a: Run, b: Run, common: bool = False) -> Difference:
+    """Compare two runs. common: on the samples that both have, instead of refusing where one has others."""
+    shared = [sample for sample in a.scores if sample in b.scores and _same(a.asked[sample], b.asked[sample])]
+    if not shared or (not common and not len(shared) == len(a.scores) == len(b.scores)):
+        raise ValueError(
+            f"{a.name} has {len(a.scores):,} samples and {b.name} {len(b.scores):,}, of which {len(shared):,} match: "
+            "a paired comparison needs the same samples. Finish the shorter run, or compare what both have (--common)"
+        )
+    return paired(a.name, b.name, [a.scores[sample] for sample in shared], [b.scores[sample] for sample in shared])
+
+
+def paired(name_a: str, name_b: str, a: Sequence[float], b: Sequence[float]) -> Difference:
+    """Two lists of scores, sample by sample."""
+    scale = 100 if all(0 <= score <= 1 for score in [*a, *b]) else 1
+    found = [scale * figure for figure in paired_difference(a, b)]
+    return Difference(name_a, name_b, len(a), scale * sum(a) / len(a), scale * sum(b) / len(b), *found)
+
+
+def against(outcomes: Iterable[Outcome], method: str = "eadp") -> list[Difference]:
+    """The method at each budget against all tokens and against every other method at that budget."""
+    every = list(outcomes)
+    found = []
+    for ours in (outcome for outcome in every if outcome.setting.method == method):
+        others = [o for o in every if o is not ours and o.setting.keep in (None, ours.setting.keep)]
+        found += [paired(str(ours.setting), str(other.setting), ours.right, other.right) for other in others]
+    return found
+
+
+def pairs(a: str, b: str) -> list[tuple[Run, Run]]:
+    """What `eadp compare A B` compares. A and B are SOURCE or SOURCE:SETTING; B may be :SETTING, of the same source.
+
+    One run on each side is a pair, whatever they are called; of several, those that are called the same.
+    """
+    source_a, setting_a = _split(a)
+    source_b, setting_b = _split(b) if not b.startswith(":") else (source_a, b[1:])
+    found_a, found_b = _chosen(source_a, setting_a), _chosen(source_b, setting_b)
+    if len(found_a) == len(found_b) == 1:
+        found = list(zip(found_a.values(), found_b.values(), strict=True))
+    else:
+        found = [(run, found_b[name]) for name, run in found_a.items() if name in found_b]
+    if not found:
+        names = [", ".join(each) for each in (found_a, found_b)]
+        raise ValueError(
+            f"{a} has the runs {names[0]}; {b} has {names[1]}; none is called the same. Name one of each, as in "
+            f"'{a}:{next(iter(found_a))}'"
+        )
+    if source_a == source_b:
+        return found
+    return [(_of(source_a, run_a), _of(source_b, run_b)) for run_a, run_b in found]
+
+
+def _of(source: Path, run: Run) -> Run:
+    """With its source in its name."""
+    return replace(run, name=f"{source}:{run.name}" if run.name else str(source))
+
+
+def _split(text: str) -> tuple[Path, str]:
+    source, _, setting = (text, "", "") if Path(text).exists() else text.partition(":")
+    return Path(source), setting.strip()
+
+
+def _chosen(source: Path, setting: str) -> dict[str, Run]:
+    """All runs of a source, or the one whose name is, or alone has all the words of, the setting."""
+    every = runs(source)
+    if not setting or setting in every:
+        return {setting: every[setting]} if setting else every
+    words = set(setting.split())
+    fitting = {name: run for name, run in every.items() if words <= set(name.split())}
+    if len(fitting) != 1:
+        raise ValueError(f"{source} has {len(fitting)} runs that fit {setting!r}; it has: {', '.join(every)}")
+    return fitting
+
+
+def runs(source: Path) -> dict[str, Run]:
+    """The runs in a folder of results (manifest.json, samples*.jsonl) or in a results.json of `eadp eval`.
+
+    Records have a "key" and "right" or a "score". Those of one folder are told apart by their setting, or their task.
+    """
+    if source.is_dir():
+        records: Iterable[tuple[str, str, Record]] = map(_placed, Journal.read(source)[1])
+    elif source.suffix == ".json" and source.exists():
+        records = _results(source)
+    else:
+        raise ValueError(f"{source} is no folder of results and no results.json")
+    found: dict[str, Run] = {}
+    for name, sample, record in records:
+        run = found.setdefault(name, Run(name, {}, {}))
+        run.scores[sample] = _score(source, record)
+        run.asked[sample] = {field: record[field] for field in SAME if field in record}
+    if not found:
+        raise ValueError(f"{source} has no samples yet")
+    return found
+
+
+def _placed(record: Record) -> tuple[str, str, Record]:
+    """Run, sample, record: the keys are SETTING/NUMBER in the pocket benchmark and TASK/… in the harnesses."""
+    key = str(record["key"])
+    name = str(record["task"]) if "task" in record else key.rpartition("/")[0] if "method" in record else ""
+    return name, key.removeprefix(f"{name}/"), record
+
+
+def _results(path: Path) -> Iterable[tuple[str, str, Record]]:
+    content = json.loads(path.read_text())
+    if "outcomes" not in content:
+        raise ValueError(f"{path} has no outcomes: it is not a results.json of `eadp eval`")
+    from eadp.evaluate.pocket import Setting
+
+    for outcome in content["outcomes"]:
+        name = str(Setting(outcome["method"], outcome["keep"], outcome.get("options", {})))
+        asked = zip(outcome["right"], content["kinds"], content["expected"], strict=True)
+        for number, (right, kind, expected) in enumerate(asked):
+            yield name, str(number), {"right": right, "kind": kind, "expected": expected}
+
+
+def _score(source: Path, record: Record) -> float:
+    value = record.get("score", record.get("right"))
+    if not isinstance(value, (bool, int, float)):
+        raise ValueError(f'{source}: the record {record.get("key")!r} has neither "right" nor a number as its "score"')
+    return float(value)
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return all(a[field] == b[field] for field in a.keys() & b.keys())
+
+
+def as_table(differences: Sequence[Difference]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("A", "B"):
+        table.add_column(column)
+    for column in ("samples", "mean A", "mean B", "A − B", "95 % interval", "real"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for each in differences:
+        table.add_row(each.a, each.b, *cells(each))
+    return table
+
+
+def cells(each: Difference) -> list[str]:
+    """Samples, both means, their difference, its interval, whether it is real."""
+    interval = f"{each.low:+.1f} to {each.high:+.1f}"
+    means = [f"{each.samples:,}", f"{each.mean_a:.1f}", f"{each.mean_b:.1f}"]
+    return [*means, f"{each.difference:+.1f}", interval, "yes" if each.real else "no"]
