@@ -137,5 +137,6 @@ def _answers(folder: Path) -> int:
 
 
 def _end(log: Path) -> str:
+    """What it last said: the last lines, as one is often broken into several."""
     lines = [line.strip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "nothing"
+    return " ".join(lines[-3:])[-300:] or "nothing"
