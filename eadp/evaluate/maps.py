@@ -21,7 +21,7 @@ class Pointing:
     """Whether relevance maps point at what is asked.
 
     ratios:  for each question, mean relevance inside the boxes of what it is about over the mean outside.
-    ordered: for each question that has both, whether its content words have a lower mean entropy than its function words.
+    ordered: for each question that has both, whether its content words have a lower mean entropy than the others.
     """
 
     ratios: list[float]
