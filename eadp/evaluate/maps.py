@@ -58,9 +58,8 @@ def pointing(total: int, split: Split = "test", sign: float | None = None, **set
             if relevance.words is not None:
                 content = torch.tensor([word.lower().strip(" ?.,") in CONTENT for word in relevance.words])
                 if content.any() and not content.all():
-                    found.ordered.append(
-                        (relevance.entropy[content].mean() < relevance.entropy[~content].mean()).item()
-                    )
+                    lower = relevance.entropy[content].mean() < relevance.entropy[~content].mean()
+                    found.ordered.append(bool(lower))
     return found
 
 
