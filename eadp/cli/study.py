@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from eadp.cli.app import app, console
+from eadp.cli.app import app, budgets, console
+from eadp.cli.evaluate import options
 
 
 @app.command()
@@ -38,6 +39,67 @@ def paper(
             typer.echo(f"{each.caption}\n\n{layout.as_markdown(each)}\n")
         else:
             _print_whole(layout.as_grid(each))
+
+
+@app.command()
+def sweep(
+    suite: Annotated[str, typer.Argument(help="What to run it on: pocket.")] = "pocket",
+    over: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting and its values, beta=0,0.5,2 or keep=8,16; repeat it for more settings."),
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="All values of the paper's ablations on LLaVA-1.5-7B, with its figures.")
+    ] = False,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Every combination of the values; else one setting at a time.")
+    ] = False,
+    method: Annotated[str, typer.Option(help="The method; see `eadp methods`.")] = "eadp",
+    keep: Annotated[str, typer.Option(help="Its budget: a count (32) or a share (0.125).")] = "0.0625",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="An option that is changed everywhere, mu=0.3; can be repeated.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="pocket, the folder of a checkpoint, or its name on the hub.")] = "pocket",
+    samples: Annotated[int, typer.Option(help="How many test questions.", min=1)] = 500,
+    out: Annotated[Path, typer.Option(help="Folder of the results. One that has some is gone on with.")] = Path(
+        "out/sweep"
+    ),
+) -> None:
+    """Try values of a method's settings, and say for each whether it differs from the default.
+
+    eadp sweep --over beta=0,0.5,2,5,10 --over mu=0,0.5,1: first five values of beta, then three of mu, all else at its
+    default. With --grid: all fifteen combinations. Any field of any method can be tried: mu, q, beta, tau, gamma,
+    smoothing, aggregation, dispersion, allocation, keep of EADP, …
+
+    Every answer is on the disk as soon as it is known; a killed sweep goes on where it was. Writes sweep.json, sweep.md
+    and sweep.png.
+    """
+    if suite != "pocket":
+        raise typer.BadParameter(f"unknown suite {suite!r}; known: pocket")
+    from rich.progress import Progress
+    from transformers.utils.logging import disable_progress_bar
+
+    from eadp.evaluate import sweep, sweep_report
+
+    disable_progress_bar()  # that of loading weights: one bar is enough
+    try:
+        values = (sweep.of_the_paper() if paper else {}) | sweep.over(over or [])
+        plan = sweep.plan(method, _one(budgets(keep)), options(settings or []).get("", {}), values, grid)
+        with Progress() as progress:
+            task = progress.add_task(f"{len(plan.settings)} settings", total=len(plan.settings) * samples)
+            runs = sweep.on_pocket(plan, samples, model, out, lambda done: progress.advance(task, done))
+        blocks = sweep.results(plan, runs)
+        written = sweep_report.write(plan, blocks, suite, out, paper)
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+    _print_whole(sweep_report.as_table(plan, blocks, suite, paper))
+    typer.echo("written: " + ", ".join(str(path) for path in written))
+
+
+def _one(found: list[int | float]) -> int | float:
+    if len(found) != 1:
+        raise typer.BadParameter("a sweep has one --keep; to try several: --over keep=8,16,32")
+    return found[0]
 
 
 @app.command()

@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 
 from eadp.evaluate.journal import Journal, Record
+from eadp.evaluate.setting import Setting
 from eadp.evaluate.statistics import paired_difference
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ class Run:
     name: str
     scores: dict[str, float]
     asked: dict[str, dict[str, Any]]
+
+    @classmethod
+    def of(cls, name: str, scores: Sequence[float]) -> Run:
+        """Of questions that are told apart by their numbers."""
+        by_number = {str(number): float(score) for number, score in enumerate(scores)}
+        return cls(name, by_number, {number: {} for number in by_number})
 
 
 @dataclass(frozen=True)
@@ -84,9 +91,14 @@ def difference(a: Run, b: Run, common: bool = False) -> Difference:
 
 def paired(name_a: str, name_b: str, a: Sequence[float], b: Sequence[float]) -> Difference:
     """Two lists of scores, sample by sample."""
-    scale = 100 if all(0 <= score <= 1 for score in [*a, *b]) else 1
-    found = [scale * figure for figure in paired_difference(a, b)]
-    return Difference(name_a, name_b, len(a), scale * sum(a) / len(a), scale * sum(b) / len(b), *found)
+    by = scale([*a, *b])
+    found = [by * figure for figure in paired_difference(a, b)]
+    return Difference(name_a, name_b, len(a), by * sum(a) / len(a), by * sum(b) / len(b), *found)
+
+
+def scale(scores: Iterable[float]) -> int:
+    """Shares are told in points of a hundred, other scores as they are."""
+    return 100 if all(0 <= score <= 1 for score in scores) else 1
 
 
 def against(outcomes: Iterable[Outcome], method: str = "eadp") -> list[Difference]:
@@ -176,10 +188,8 @@ def _results(path: Path) -> Iterable[tuple[str, str, Record]]:
     content = json.loads(path.read_text())
     if "outcomes" not in content:
         raise ValueError(f"{path} has no outcomes: it is not a results.json of `eadp eval`")
-    from eadp.evaluate.pocket import Setting
-
     for outcome in content["outcomes"]:
-        name = str(Setting(outcome["method"], outcome["keep"], outcome.get("options", {})))
+        name = Setting(outcome["method"], outcome["keep"], outcome["options"]).key
         asked = zip(outcome["right"], content["kinds"], content["expected"], strict=True)
         for number, (right, kind, expected) in enumerate(asked):
             yield name, str(number), {"right": right, "kind": kind, "expected": expected}
