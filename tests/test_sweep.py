@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from eadp.cli import app
 from eadp.evaluate import paper, pocket, sweep, sweep_report
-from eadp.evaluate.compare import Run
+from eadp.evaluate.scores import Run
 
 
 def run(*arguments):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,30 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from eadp.evaluate.journal import Journal, Record
-from eadp.evaluate.setting import Setting
+from eadp.evaluate.scores import Run, runs
 from eadp.evaluate.statistics import paired_difference
 
 if TYPE_CHECKING:
     from eadp.evaluate.pocket import Outcome
-
-SAME = ("kind", "question", "expected")
-"""Fields of a record that say what was asked: where two runs have them, they must agree."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """The scores of one setting (or one task of a harness), by sample; asked: what each sample was, as far as known."""
-
-    name: str
-    scores: dict[str, float]
-    asked: dict[str, dict[str, Any]]
-
-    @classmethod
-    def of(cls, name: str, scores: Sequence[float]) -> Run:
-        """Of questions that are told apart by their numbers."""
-        by_number = {str(number): float(score) for number, score in enumerate(scores)}
-        return cls(name, by_number, {number: {} for number in by_number})
 
 
 @dataclass(frozen=True)
@@ -154,52 +134,6 @@ def _chosen(source: Path, setting: str) -> dict[str, Run]:
     if len(fitting) != 1:
         raise ValueError(f"{source} has {len(fitting)} runs that fit {setting!r}; it has: {', '.join(every)}")
     return fitting
-
-
-def runs(source: Path) -> dict[str, Run]:
-    """The runs in a folder of results (manifest.json, samples*.jsonl) or in a results.json of `eadp eval`.
-
-    Records have a "key" and "right" or a "score". Those of one folder are told apart by their setting, or their task.
-    """
-    if source.is_dir():
-        records: Iterable[tuple[str, str, Record]] = map(_placed, Journal.read(source)[1])
-    elif source.suffix == ".json" and source.exists():
-        records = _results(source)
-    else:
-        raise ValueError(f"{source} is no folder of results and no results.json")
-    found: dict[str, Run] = {}
-    for name, sample, record in records:
-        run = found.setdefault(name, Run(name, {}, {}))
-        run.scores[sample] = _score(source, record)
-        run.asked[sample] = {field: record[field] for field in SAME if field in record}
-    if not found:
-        raise ValueError(f"{source} has no samples yet")
-    return found
-
-
-def _placed(record: Record) -> tuple[str, str, Record]:
-    """Run, sample, record: the keys are SETTING/NUMBER in the pocket benchmark and TASK/… in the harnesses."""
-    key = str(record["key"])
-    name = str(record["task"]) if "task" in record else key.rpartition("/")[0] if "method" in record else ""
-    return name, key.removeprefix(f"{name}/"), record
-
-
-def _results(path: Path) -> Iterable[tuple[str, str, Record]]:
-    content = json.loads(path.read_text())
-    if "outcomes" not in content:
-        raise ValueError(f"{path} has no outcomes: it is not a results.json of `eadp eval`")
-    for outcome in content["outcomes"]:
-        name = Setting(outcome["method"], outcome["keep"], outcome["options"]).key
-        asked = zip(outcome["right"], content["kinds"], content["expected"], strict=True)
-        for number, (right, kind, expected) in enumerate(asked):
-            yield name, str(number), {"right": right, "kind": kind, "expected": expected}
-
-
-def _score(source: Path, record: Record) -> float:
-    value = record.get("score", record.get("right"))
-    if not isinstance(value, (bool, int, float)):
-        raise ValueError(f'{source}: the record {record.get("key")!r} has neither "right" nor a number as its "score"')
-    return float(value)
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

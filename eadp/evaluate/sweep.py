@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from eadp.evaluate import paper
-from eadp.evaluate.compare import Difference, Run, difference, scale
+from eadp.evaluate.compare import Difference, difference, scale
 from eadp.evaluate.journal import Journal
+from eadp.evaluate.scores import Run
 from eadp.evaluate.setting import Budget, Setting, grid
 from eadp.evaluate.statistics import mean_interval
 from eadp.methods.base import REGISTRY
