@@ -1,0 +1,175 @@
+"""Runs a suite: every benchmark under every setting, each by its harness in a process; what is done is not done again."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from eadp.evaluate.journal import Journal, Record
+from eadp.evaluate.setting import Setting
+from eadp.evaluate.suites import harness
+from eadp.evaluate.suites.harness import Cell
+from eadp.evaluate.suites.suite import Benchmark, Suite
+
+SECONDS = 0.5
+"""Between two looks at what a harness has answered."""
+
+Watch = Callable[[Cell, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run, into which folder, by which interpreter (None: ours).
+
+    samples: how many of each task, None: all. arguments: for the harness's model, besides those of the suite.
+    """
+
+    suite: Suite
+    model: str
+    settings: Sequence[Setting]
+    benchmarks: Sequence[Benchmark]
+    out: Path
+    python: str | None
+    arguments: dict[str, Any]
+    samples: int | None = None
+    batch: int = 1
+
+    def cells(self) -> list[Cell]:
+        """By benchmark, so that a data set is read for all settings before the next one."""
+        arguments = {**self.suite.arguments_for(self.model), **self.arguments}
+        return [
+            Cell(
+                benchmark,
+                setting,
+                self.model,
+                self.out.absolute() / _name(setting.key) / _name(benchmark.name),
+                arguments,
+                self.samples,
+                self.batch,
+                self.suite.include,
+            )
+            for benchmark in self.benchmarks
+            for setting in self.settings
+        ]
+
+    def identity(self) -> Record:
+        """What all results of the folder have in common."""
+        return {"suite": self.suite.name, "model": self.model, "samples": self.samples, "arguments": self.arguments}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """found: a record for every cell that has a value, by its key. failures: a sentence for every one that has not."""
+
+    plan: Plan
+    found: dict[str, Record]
+    failures: list[str]
+
+    def value(self, setting: Setting, benchmark: Benchmark) -> float | None:
+        record = self.found.get(f"{setting.key}/{benchmark.name}")
+        return None if record is None else record["value"]
+
+
+def run(
+    plan: Plan, watch: Watch = lambda cell, answers: None, done: Callable[[Cell], None] = lambda cell: None
+) -> Ran:
+    """watch: told now and then how many answers the running cell has. done: told of every cell when it is over."""
+    pythons = {name: harness.interpreter(name, plan.python) for name in {each.harness for each in plan.benchmarks}}
+    cells, failures = plan.cells(), []
+    with Journal.open(plan.out, plan.identity()) as journal:
+        for cell in cells:
+            if cell.key not in journal:
+                try:
+                    _start(cell, pythons[cell.benchmark.harness], watch)
+                    journal.add(cell.key, _record(cell))
+                except ValueError as error:
+                    failures.append(f"{cell.setting} on {cell.benchmark.name}: {error}")
+            elif journal[cell.key]["benchmark"] != _plain(cell.benchmark):
+                raise ValueError(
+                    f"{plan.out} has {cell.benchmark.name} as another suite measured it: give another folder"
+                )
+            done(cell)
+        found = {cell.key: journal[cell.key] for cell in cells if cell.key in journal}
+    return Ran(plan, found, failures)
+
+
+def _start(cell: Cell, python: str, watch: Watch) -> None:
+    """Run the harness to its end. It goes on with the answers that its journal has."""
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    log = cell.folder / "log.txt"
+    with open(log, "ab") as file:
+        process = subprocess.Popen(
+            harness.command(cell, python),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=harness.environment(),
+            preexec_fn=_die_with_us if sys.platform == "linux" else None,
+        )
+        try:
+            while process.poll() is None:
+                watch(cell, _answers(cell.journal))
+                try:
+                    process.wait(SECONDS)
+                except subprocess.TimeoutExpired:
+                    continue
+        finally:
+            process.kill()
+            process.wait()
+    if process.returncode:
+        raise ValueError(f"{cell.benchmark.harness} ended with {process.returncode}; {log} ends with: {_end(log)}")
+
+
+def _die_with_us() -> None:
+    """In the new process: a kill of ours is one of it, so that it does not write on while the next run starts."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _record(cell: Cell) -> Record:
+    measured = harness.figures(cell)
+    _, answers = Journal.read(cell.journal)
+    return {
+        "method": cell.setting.method,
+        "keep": cell.setting.keep,
+        "options": cell.setting.options,
+        "benchmark": _plain(cell.benchmark),
+        "value": cell.benchmark.value(measured),
+        "figures": measured,
+        "answers": len(answers),
+        "tokens": fmean(each["tokens"] for each in answers),
+        "layer_mean": fmean(each["layer_mean"] for each in answers),
+        "seconds": sum(each["prepare_seconds"] + each["generate_seconds"] for each in answers),
+        "journal": str(cell.journal.relative_to(cell.folder.parents[1])),
+    }
+
+
+def _plain(benchmark: Benchmark) -> Record:
+    """As a journal gives it back; what is only said about a benchmark may change."""
+    said = asdict(benchmark)
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in said.items()
+        if name not in ("split", "measure", "needs", "remark")
+    }
+
+
+def _answers(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("samples*.jsonl"))
+
+
+def _end(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "nothing"
+
+
+def _name(text: str) -> str:
+    """As a folder."""
+    return re.sub(r"[^\w.=-]+", "_", text)
