@@ -79,11 +79,11 @@ def _lmms_eval(cell: Cell, python: str) -> list[str]:
         arguments["--limit"] = str(cell.samples)
     if cell.include is not None:
         arguments["--include_path"] = str(cell.include)
-    return [python, "-m", "lmms_eval", *(word for pair in arguments.items() for word in pair)]
+    return [python, "-m", "lmms_eval", "--log_samples", *(word for pair in arguments.items() for word in pair)]
 
 
 def _vlmeval(cell: Cell, python: str) -> list[str]:
-    settings = cell.settings()
+    settings = {**cell.settings(), **cell.arguments}
     arguments = {
         "--model": cell.model,
         "--data": ",".join(cell.benchmark.tasks),
@@ -93,12 +93,11 @@ def _vlmeval(cell: Cell, python: str) -> list[str]:
     }
     if "keep" in settings:
         arguments["--keep"] = str(settings.pop("keep"))
+    pairs = [*arguments.items(), *(("--set", f"{name}={_text(value)}") for name, value in settings.items())]
     if cell.samples is not None:
-        arguments["--limit"] = str(cell.samples)
+        pairs.append(("--limit", str(cell.samples)))
     if not judge():
-        arguments["--judge"] = "exact_matching"
-    pairs = [*arguments.items(), *((f"--{name}", _text(value)) for name, value in cell.arguments.items())]
-    pairs += [("--set", f"{name}={_text(value)}") for name, value in settings.items()]
+        pairs.append(("--judge", "exact_matching"))
     return [python, "-m", "eadp", "vlmeval", *(word for pair in pairs for word in pair)]
 
 
@@ -123,11 +122,28 @@ def _vlmeval_figures(cell: Cell) -> Figures:
     written = list(cell.output.rglob("status.json"))
     if len(written) != 1:
         raise ValueError(f"VLMEvalKit wrote {len(written)} files status.json into {cell.output} instead of one")
-    states = json.loads(written[0].read_text("utf-8"))["datasets"]
+    every, found = json.loads(written[0].read_text("utf-8"))["datasets"], {}
     for task in cell.benchmark.tasks:
-        if said := states.get(task, {}).get("error_message") or states.get(task, {}).get("skip_reason"):
+        state = every.get(task.partition(":")[0], {})
+        if said := state.get("error_message") or state.get("skip_reason"):
             raise ValueError(f"VLMEvalKit did not score {task}: {said}")
-    return {task: _numbers(states.get(task, {}).get("metrics", {})) for task in cell.benchmark.tasks}
+        found[task] = _numbers(state.get("metrics", {}))
+    return found
+
+
+def scores(cell: Cell) -> dict[str, float]:
+    """Each sample's score by TASK/NUMBER, where the harness writes it down: lmms-eval does, for most tasks."""
+    found: dict[str, float] = {}
+    metrics = [name.partition(",")[0] for name in cell.benchmark.metrics]
+    for task in cell.benchmark.tasks if cell.benchmark.harness == "lmms-eval" else ():
+        for path in cell.output.rglob(f"*_samples_{task}.jsonl"):
+            for line in path.read_text("utf-8").splitlines():
+                sample = json.loads(line)
+                value = next((sample[name] for name in metrics if name in sample), None)
+                value = value.get("score") if isinstance(value, dict) else value
+                if isinstance(value, int | float):
+                    found[f"{task}/{sample['doc_id']}"] = float(value)
+    return found
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
@@ -135,7 +151,7 @@ def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, list | tuple) else str(value)
+    return json.dumps(value) if isinstance(value, list | tuple | bool) else str(value)
 
 
 def environment() -> dict[str, str]:

@@ -1,68 +1,27 @@
-"""Runs a suite: every benchmark under every setting, each by its harness in a process; what is done is not done again."""
+"""Runs a suite: every benchmark under every setting, each by its harness in a process; what is done is left alone."""
 
 from __future__ import annotations
 
 import ctypes
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from eadp.evaluate.journal import Journal, Record
 from eadp.evaluate.setting import Setting
 from eadp.evaluate.suites import harness
 from eadp.evaluate.suites.harness import Cell
-from eadp.evaluate.suites.suite import Benchmark, Suite
+from eadp.evaluate.suites.plan import Plan
+from eadp.evaluate.suites.suite import Benchmark
 
 SECONDS = 0.5
 """Between two looks at what a harness has answered."""
 
 Watch = Callable[[Cell, int], None]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be run, into which folder, by which interpreter (None: ours).
-
-    samples: how many of each task, None: all. arguments: for the harness's model, besides those of the suite.
-    """
-
-    suite: Suite
-    model: str
-    settings: Sequence[Setting]
-    benchmarks: Sequence[Benchmark]
-    out: Path
-    python: str | None
-    arguments: dict[str, Any]
-    samples: int | None = None
-    batch: int = 1
-
-    def cells(self) -> list[Cell]:
-        """By benchmark, so that a data set is read for all settings before the next one."""
-        arguments = {**self.suite.arguments_for(self.model), **self.arguments}
-        return [
-            Cell(
-                benchmark,
-                setting,
-                self.model,
-                self.out.absolute() / _name(setting.key) / _name(benchmark.name),
-                arguments,
-                self.samples,
-                self.batch,
-                self.suite.include,
-            )
-            for benchmark in self.benchmarks
-            for setting in self.settings
-        ]
-
-    def identity(self) -> Record:
-        """What all results of the folder have in common."""
-        return {"suite": self.suite.name, "model": self.model, "samples": self.samples, "arguments": self.arguments}
 
 
 @dataclass(frozen=True)
@@ -78,9 +37,7 @@ class Ran:
         return None if record is None else record["value"]
 
 
-def run(
-    plan: Plan, watch: Watch = lambda cell, answers: None, done: Callable[[Cell], None] = lambda cell: None
-) -> Ran:
+def run(plan: Plan, watch: Watch = lambda cell, answers: None, done: Callable[[Cell], None] = lambda cell: None) -> Ran:
     """watch: told now and then how many answers the running cell has. done: told of every cell when it is over."""
     pythons = {name: harness.interpreter(name, plan.python) for name in {each.harness for each in plan.benchmarks}}
     cells, failures = plan.cells(), []
@@ -89,7 +46,9 @@ def run(
             if cell.key not in journal:
                 try:
                     _start(cell, pythons[cell.benchmark.harness], watch)
-                    journal.add(cell.key, _record(cell))
+                    record = _record(cell)
+                    _keep_scores(cell)
+                    journal.add(cell.key, record)
                 except ValueError as error:
                     failures.append(f"{cell.setting} on {cell.benchmark.name}: {error}")
             elif journal[cell.key]["benchmark"] != _plain(cell.benchmark):
@@ -134,14 +93,16 @@ def _die_with_us() -> None:
 
 
 def _record(cell: Cell) -> Record:
-    measured = harness.figures(cell)
     _, answers = Journal.read(cell.journal)
+    if not answers:
+        raise ValueError(f"{cell.benchmark.harness} ended without an answer; see {cell.folder / 'log.txt'}")
+    measured = harness.figures(cell)
     return {
         "method": cell.setting.method,
         "keep": cell.setting.keep,
         "options": cell.setting.options,
         "benchmark": _plain(cell.benchmark),
-        "value": cell.benchmark.value(measured),
+        "value": None if cell.benchmark.needs == "server" else cell.benchmark.value(measured),
         "figures": measured,
         "answers": len(answers),
         "tokens": fmean(each["tokens"] for each in answers),
@@ -149,6 +110,16 @@ def _record(cell: Cell) -> Record:
         "seconds": sum(each["prepare_seconds"] + each["generate_seconds"] for each in answers),
         "journal": str(cell.journal.relative_to(cell.folder.parents[1])),
     }
+
+
+def _keep_scores(cell: Cell) -> None:
+    """Sample by sample in the cell's own folder, for `eadp compare`."""
+    about = {"model": cell.model, "benchmark": cell.benchmark.name, **cell.settings()}
+    with Journal.open(cell.folder, about) as journal:
+        found = harness.scores(cell).items()
+        journal.extend(
+            (key, {"task": key.rpartition("/")[0], "score": score}) for key, score in found if key not in journal
+        )
 
 
 def _plain(benchmark: Benchmark) -> Record:
@@ -168,8 +139,3 @@ def _answers(folder: Path) -> int:
 def _end(log: Path) -> str:
     lines = [line.strip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else "nothing"
-
-
-def _name(text: str) -> str:
-    """As a folder."""
-    return re.sub(r"[^\w.=-]+", "_", text)
