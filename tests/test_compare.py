@@ -70,6 +70,12 @@ def test_two_folders_are_compared_run_by_run(tmp_path):
     assert not found[1].real
 
 
+def test_words_pair_two_methods_at_each_budget(tmp_path):
+    folder = pocket_like(tmp_path / "run", {**RIGHT, "eadp keep=0.0625": 90, "all tokens": 95})
+    found = [(a.name, b.name) for a, b in compare.pairs(f"{folder}:eadp", ":topk")]
+    assert found == [("eadp keep=0.125", "topk keep=0.125"), ("eadp keep=0.0625", "topk keep=0.0625")]
+
+
 def test_one_run_each_is_a_pair_whatever_they_are_called(tmp_path):
     a = pocket_like(tmp_path / "a", {"eadp keep=32": 90})
     b = pocket_like(tmp_path / "b", {"topk keep=32": 90})
@@ -159,10 +165,9 @@ def test_differences_can_be_written(tmp_path):
 @pytest.mark.parametrize(
     ("a", "b", "says"),
     [
-        ("{0}:topk", ":eadp", "2 runs that fit 'topk'"),
-        ("{0}:fastv", ":eadp", "0 runs that fit 'fastv'; it has: eadp keep=0.125"),
+        ("{0}:fastv", ":eadp", "no run 'fastv'; it has: eadp keep=0.125"),
         ("{0}/nowhere", "{0}", "no folder of results"),
-        ("{0}", "{1}", "none is called the same"),
+        ("{0}", "{1}", "no pair among eadp keep=0.125"),
     ],
 )
 def test_errors_say_what_there_is(tmp_path, a, b, says):

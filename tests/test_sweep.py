@@ -8,10 +8,12 @@ import sys
 import time
 
 import pytest
+import standin
+from test_suites import working  # noqa: F401 - a fixture
 from typer.testing import CliRunner
 
 from eadp.cli import app
-from eadp.evaluate import paper, pocket, sweep, sweep_report
+from eadp.evaluate import compare, paper, pocket, sweep, sweep_report
 from eadp.evaluate.scores import Run
 
 
@@ -67,6 +69,7 @@ def test_options_that_hold_everywhere():
         (("--over", "beta=1", "--keep", "8,16"), "--over keep=8,16,32"),
         (("--over", "beta=1", "--method", "edap"), "unknown method 'edap'"),
         (("imagenet", "--over", "beta=1"), "unknown suite"),
+        (("--paper", "--grid"), "one setting at a time"),
     ],
 )
 def test_errors_say_what_would_be_right(tmp_path, arguments, says):
@@ -97,12 +100,12 @@ def made(combined=False):
 
 def test_each_value_is_set_against_the_default():
     _, (beta, mu) = made()
-    assert [tried.mean for tried in beta] == [60, 80, 80]
+    assert [tried.scores[0] for tried in beta] == pytest.approx([60, 80, 80])
     assert [tried.is_base for tried in beta] == [False, True, False]
     assert beta[0].against.difference == pytest.approx(-20)
     assert beta[0].against.real
     assert not mu[1].against.real
-    assert beta[1].interval == pytest.approx((71.1, 86.7), abs=0.1)
+    assert beta[1].scores[1:] == pytest.approx((71.1, 86.7), abs=0.1)
 
 
 def test_the_report_says_what_is_real_and_what_the_paper_has(tmp_path):
@@ -112,10 +115,10 @@ def test_the_report_says_what_is_real_and_what_the_paper_has(tmp_path):
     assert lines[0][3] == "-20.0"
     assert lines[0][5:] == ["yes", "67.8"]
     assert lines[1][3] == "default"
-    written = sweep_report.write(plan, blocks, "pocket", tmp_path)
-    assert [path.name for path in written] == ["sweep.json", "sweep.md", "sweep.png"]
+    written = sweep_report.write(plan, {"pocket": blocks}, tmp_path)
+    assert [path.name for path in written] == ["sweep.json", "sweep.md", "sweep-pocket.png"]
     content = json.loads(written[0].read_text())
-    assert content["blocks"][0][0]["against_default"]["real"] is True
+    assert content["benchmarks"]["pocket"][0][0]["against_default"]["real"] is True
     assert "| beta=0 | 60.0 |" in written[1].read_text()
     assert written[2].read_bytes().startswith(b"\x89PNG")
 
@@ -123,8 +126,29 @@ def test_the_report_says_what_is_real_and_what_the_paper_has(tmp_path):
 def test_combinations_are_reported_and_drawn(tmp_path):
     plan, blocks = made(combined=True)
     assert len(blocks[0]) == 6
-    assert "beta=0, mu=1" in sweep_report.as_markdown(plan, blocks, "pocket")
-    assert sweep_report.plot(plan, blocks, "pocket", tmp_path / "grid.png").exists()
+    assert "beta=0, mu=1" in sweep_report.as_markdown(plan, "pocket", blocks)
+    assert sweep_report.plot(plan, "pocket", blocks, tmp_path / "grid.png").exists()
+
+
+def test_a_suite_of_a_harness_gives_a_table_for_each_benchmark(working):  # noqa: F811
+    """Beside what the harness reports, the paired difference of the scores that it logs for samples."""
+    given = ("--over", "keep=32,96", "--keep", "64", "--only", "gqa,mme", "--python", working / "python")
+    result, output = run(working / "suite.json", *given, "--out", working / "out")
+    assert result.exit_code == 0, result.output
+    assert "GQA: eadp 64, 12 samples" in output
+    assert "MME: eadp 64, 24 samples" in output
+    content = json.loads((working / "out" / "sweep.json").read_text())
+    few, more = content["benchmarks"]["GQA"][0]
+
+    def right(keep):
+        return sum(standin.right("first", number, "eadp", keep) for number in range(standin.SAMPLES))
+
+    assert few["figure"] == few["score"] == pytest.approx(100 * right(32) / standin.SAMPLES)
+    assert more["against_default"]["difference"] == pytest.approx(100 * (right(96) - right(64)) / standin.SAMPLES)
+    assert content["benchmarks"]["MME"][0][0]["figure"] < 2 < content["benchmarks"]["MME"][0][0]["score"]
+    assert (working / "out" / "sweep-MME.png").exists()
+    a, b = compare.pairs(f"{working / 'out'}:keep=32 GQA", ":keep=96 GQA")[0]
+    assert compare.difference(a, b).difference == pytest.approx(100 * (right(32) - right(96)) / standin.SAMPLES)
 
 
 ARGUMENTS = ("--over", "beta=0,5", "--keep", "8", "--samples", "20")

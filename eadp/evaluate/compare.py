@@ -92,48 +92,48 @@ def against(outcomes: Iterable[Outcome], method: str = "eadp") -> list[Differenc
 
 
 def pairs(a: str, b: str) -> list[tuple[Run, Run]]:
-    """What `eadp compare A B` compares. A and B are SOURCE or SOURCE:SETTING; B may be :SETTING, of the same source.
+    """What `eadp compare A B` compares. A and B are SOURCE or SOURCE:WORDS; B may be :WORDS, of the same source.
 
-    One run on each side is a pair, whatever they are called; of several, those that are called the same.
+    Words choose the runs that have them all in their names: "eadp keep=0.125", "topk". One run on each side is a pair;
+    of several, those that are called the same but for the words: eadp and topk at each budget, two methods on each
+    benchmark.
     """
-    source_a, setting_a = _split(a)
-    source_b, setting_b = _split(b) if not b.startswith(":") else (source_a, b[1:])
-    found_a, found_b = _chosen(source_a, setting_a), _chosen(source_b, setting_b)
+    source_a, words_a = _split(a)
+    source_b, words_b = _split(b) if not b.startswith(":") else (source_a, b[1:])
+    found_a, found_b = _chosen(source_a, words_a), _chosen(source_b, words_b)
     if len(found_a) == len(found_b) == 1:
         found = list(zip(found_a.values(), found_b.values(), strict=True))
     else:
-        found = [(run, found_b[name]) for name, run in found_a.items() if name in found_b]
+        found = [(run, found_b[rest]) for rest, run in found_a.items() if rest in found_b]
     if not found:
-        names = [", ".join(each) for each in (found_a, found_b)]
-        raise ValueError(
-            f"{a} has the runs {names[0]}; {b} has {names[1]}; none is called the same. Name one of each, as in "
-            f"'{a}:{next(iter(found_a))}'"
-        )
+        names_a, names_b = (", ".join(run.name for run in each.values()) for each in (found_a, found_b))
+        raise ValueError(f"no pair among {names_a} of {a} and {names_b} of {b}: name one of each, as in SOURCE:NAME")
     if source_a == source_b:
         return found
     return [(_of(source_a, run_a), _of(source_b, run_b)) for run_a, run_b in found]
 
 
+def _split(text: str) -> tuple[Path, str]:
+    source, _, words = (text, "", "") if Path(text).exists() else text.partition(":")
+    return Path(source), words
+
+
+def _chosen(source: Path, wanted: str) -> dict[str, Run]:
+    """The runs of a source that have all the words in their names, by what else is in them."""
+    every, words = runs(source), set(wanted.split())
+    found = {
+        " ".join(word for word in name.split() if word not in words): run
+        for name, run in every.items()
+        if words <= set(name.split())
+    }
+    if not found:
+        raise ValueError(f"{source} has no run {wanted!r}; it has: {', '.join(every)}")
+    return found
+
+
 def _of(source: Path, run: Run) -> Run:
     """With its source in its name."""
     return replace(run, name=f"{source}:{run.name}" if run.name else str(source))
-
-
-def _split(text: str) -> tuple[Path, str]:
-    source, _, setting = (text, "", "") if Path(text).exists() else text.partition(":")
-    return Path(source), setting.strip()
-
-
-def _chosen(source: Path, setting: str) -> dict[str, Run]:
-    """All runs of a source, or the one whose name is, or alone has all the words of, the setting."""
-    every = runs(source)
-    if not setting or setting in every:
-        return {setting: every[setting]} if setting else every
-    words = set(setting.split())
-    fitting = {name: run for name, run in every.items() if words <= set(name.split())}
-    if len(fitting) != 1:
-        raise ValueError(f"{source} has {len(fitting)} runs that fit {setting!r}; it has: {', '.join(every)}")
-    return fitting
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

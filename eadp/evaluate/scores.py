@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,15 @@ def _reader(source: Path) -> Callable[[Path], Iterable[Placed]]:
 
 
 def _journal(folder: Path) -> Iterator[Placed]:
-    """Keys are SETTING/NUMBER in the pocket benchmark and TASK/… in the harnesses."""
+    """Keys are SETTING/NUMBER in the pocket benchmark and TASK/… in the harnesses. A suite's are SETTING/BENCHMARK, and
+    the samples of each lie in a folder of their own."""
     for record in Journal.read(folder)[1]:
         key = str(record["key"])
+        if "benchmark" in record:
+            setting, _, benchmark = key.rpartition("/")
+            for task, sample, scored in _journal((folder / record["journal"]).parent):
+                yield f"{setting} {benchmark}", f"{task}/{sample}", scored
+            continue
         name = str(record["task"]) if "task" in record else key.rpartition("/")[0] if "method" in record else ""
         yield name, key.removeprefix(f"{name}/"), record
 
@@ -88,20 +95,25 @@ def _results(path: Path) -> Iterator[Placed]:
 
 
 def _logged(folder: Path) -> Iterator[Placed]:
-    """Of several runs into one folder the last of each task: the names begin with the date."""
+    return ((task, sample, {"key": f"{task}/{sample}", **record}) for task, sample, record in logged(folder))
+
+
+def logged(folder: Path, metrics: Sequence[str] = ("*",)) -> Iterator[Placed]:
+    """Task, number and record ("score", "question", "expected") of every sample that lmms-eval logged; of several runs
+    into one folder the last of each task. metrics: patterns of what counts as a score, in turn."""
+    # The names begin with the date.
     latest = {path.stem.split("_samples_", 1)[1]: path for path in sorted(folder.rglob(LOGGED), key=lambda p: p.name)}
     for task, path in latest.items():
         for line in path.read_text("utf-8").splitlines():
             sample = json.loads(line)
             asked = {"question": sample.get("input"), "expected": sample.get("target")}
-            yield task, str(sample["doc_id"]), {"key": f"{task}/{sample['doc_id']}", "score": _metric(sample), **asked}
+            yield task, str(sample["doc_id"]), {"score": _metric(sample, metrics), **asked}
 
 
-def _metric(sample: Record) -> float | None:
-    """The first of its metrics that is a number, has one as its score, or has an answer to set beside the right one."""
-    for name, value in sample.items():
-        if name in LOGGED_ABOUT:
-            continue
+def _metric(sample: Record, metrics: Sequence[str]) -> float | None:
+    """The first metric that is a number, has one as its score, or has an answer to set beside the right one."""
+    fitting = [name for pattern in metrics for name in sample if fnmatchcase(name, pattern)]
+    for value in (sample[name] for name in fitting if name not in LOGGED_ABOUT):
         if isinstance(value, bool | int | float):
             return float(value)
         if isinstance(value, Mapping) and isinstance(value.get("score"), bool | int | float):

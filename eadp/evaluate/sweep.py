@@ -7,15 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from eadp.evaluate import paper
+from eadp.evaluate import paper, scores
 from eadp.evaluate.compare import Difference, difference, scale
 from eadp.evaluate.journal import Journal
 from eadp.evaluate.scores import Run
 from eadp.evaluate.setting import Budget, Setting, grid
 from eadp.evaluate.statistics import mean_interval
 from eadp.methods.base import REGISTRY
+
+if TYPE_CHECKING:
+    from eadp.evaluate.suites import Ran
 
 Values = dict[str, list[Any]]
 """What is tried of each setting."""
@@ -45,13 +48,21 @@ class Plan:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a point gave: mean score in points of a hundred with its 95 % interval, and its difference to the base."""
+    """What a point gave on one benchmark.
+
+    scores:  mean score of the samples with its 95 % interval; None where the harness keeps no scores of samples.
+    against: the paired difference of these scores to those of the base.
+    figure:  what the harness reports, in the benchmark's own measure; None where it is the mean of the scores anyway.
+    """
 
     point: Point
-    mean: float
-    interval: tuple[float, float]
-    against: Difference
     is_base: bool
+    scores: tuple[float, float, float] | None
+    against: Difference | None
+    figure: float | None = None
+
+
+Blocks = list[list[Tried]]
 
 
 def over(texts: Sequence[str]) -> Values:
@@ -104,29 +115,46 @@ def _setting(method: str, keep: Budget | None, options: Mapping[str, Any]) -> Se
     return grid([method], [budget], {"": {n: v for n, v in given.items() if n not in defaults or v != defaults[n]}})[0]
 
 
+def results(plan: Plan, runs: Mapping[str, Run], figures: Mapping[str, float] | None = None) -> Blocks:
+    """runs, figures: by the keys of the plan's settings."""
+    base = runs.get(plan.base.key)
+
+    def tried(point: Point) -> Tried:
+        key = point.setting.key
+        against = difference(runs[key], base) if base and key in runs else None
+        figure = None if figures is None else figures.get(key)
+        return Tried(point, key == plan.base.key, _mean(runs[key]) if key in runs else None, against, figure)
+
+    return [[tried(point) for point in block] for block in plan.blocks]
+
+
+def _mean(run: Run) -> tuple[float, float, float]:
+    values = list(run.scores.values())
+    low, high = mean_interval(values)
+    by = scale(values)
+    return by * sum(values) / len(values), by * low, by * high
+
+
 def on_pocket(
     plan: Plan, samples: int, model: str, folder: Path, progress: Callable[[int], None] = lambda answers: None
-) -> dict[str, Run]:
+) -> dict[str, Blocks]:
     """Ask the pocket benchmark's questions under every setting of the plan, or find the answers in the folder."""
     from eadp.evaluate import pocket
 
     with Journal.open(folder, pocket.identity(model)) as journal:
         found = pocket.evaluate(plan.settings, samples, progress=progress, model=model, journal=journal)
-    return {outcome.setting.key: Run.of(outcome.setting.key, outcome.right) for outcome in found.outcomes}
+    return {"pocket": results(plan, {o.setting.key: Run.of(o.setting.key, o.right) for o in found.outcomes})}
 
 
-def results(plan: Plan, runs: Mapping[str, Run]) -> list[list[Tried]]:
-    """runs: by the keys of the plan's settings."""
-    base = runs[plan.base.key]
-
-    def tried(point: Point) -> Tried:
-        run = runs[point.setting.key]
-        against = difference(run, base)
-        low, high = mean_interval(list(run.scores.values()))
-        by = scale(run.scores.values())
-        return Tried(point, against.mean_a, (by * low, by * high), against, point.setting.key == plan.base.key)
-
-    return [[tried(point) for point in block] for block in plan.blocks]
+def on_suite(plan: Plan, ran: Ran) -> dict[str, Blocks]:
+    """What a suite gave for the plan's settings, by benchmark."""
+    scored = scores.runs(ran.plan.out) if ran.found else {}
+    found = {}
+    for benchmark in ran.plan.benchmarks:
+        values = {setting.key: ran.value(setting, benchmark) for setting in plan.settings}
+        runs = {key: scored[name] for key in values if (name := f"{key} {benchmark.name}") in scored}
+        found[benchmark.name] = results(plan, runs, {key: value for key, value in values.items() if value is not None})
+    return found
 
 
 def of_the_paper() -> Values:
