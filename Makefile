@@ -6,9 +6,11 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready-$(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+HOSTS  := lmms-eval vlmeval
+
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo test test-fast lint setup bench clean
+.PHONY: pocket demo test test-fast test-hosts lint setup bench clean
 .DEFAULT_GOAL := help
 
 help: ## What there is
@@ -25,6 +27,14 @@ test: lint ## Lint, types and all tests
 
 test-fast: $(READY) ## The tests that take no more than a few seconds each
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# The checkout stands in front of each host's packages; eadp.egg-info in it, made by $(READY), carries the entry points.
+test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, each in an environment of its own
+	@for host in $(HOSTS); do \
+		echo "$$host" && env=$$(PYTHON=$(PYTHON) hosts/env $$host) && \
+		PYTHONPATH=$(CURDIR):$(CURDIR)/tests/hosts/shim OMP_NUM_THREADS=1 \
+		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host || exit 1; \
+	done
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
