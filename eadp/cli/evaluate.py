@@ -115,7 +115,7 @@ def _pocket(model: str, methods: str, keep: str, samples: int, settings: list[st
 def _suite(plan: Plan, left: Sequence[Benchmark], paper: Table | None) -> None:
     from eadp.evaluate.suites.table import as_grid, write
 
-    ran = _with_progress(plan)
+    ran = with_progress(plan)
     written, grid, wide = write(ran, paper), as_grid(ran, paper), console()
     wide.width = max(wide.width, wide.measure(grid).maximum)
     wide.print(grid)
@@ -129,7 +129,7 @@ def _suite(plan: Plan, left: Sequence[Benchmark], paper: Table | None) -> None:
         raise typer.Exit(1)
 
 
-def _with_progress(plan: Plan) -> Ran:
+def with_progress(plan: Plan) -> Ran:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from eadp.evaluate.suites import run

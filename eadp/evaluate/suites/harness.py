@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import eadp
+from eadp.evaluate.scores import logged
 from eadp.evaluate.setting import ALL, Setting
 from eadp.evaluate.suites.suite import Benchmark, HarnessName
 
@@ -138,17 +139,11 @@ def _vlmeval_figures(cell: Cell) -> Figures:
 
 def scores(cell: Cell) -> dict[str, float]:
     """Each sample's score by TASK/NUMBER, where the harness writes it down: lmms-eval does, for most tasks."""
-    found: dict[str, float] = {}
+    if cell.benchmark.harness != "lmms-eval":
+        return {}
     metrics = [name.partition(",")[0] for name in cell.benchmark.metrics]
-    for task in cell.benchmark.tasks if cell.benchmark.harness == "lmms-eval" else ():
-        for path in cell.output.rglob(f"*_samples_{task}.jsonl"):
-            for line in path.read_text("utf-8").splitlines():
-                sample = json.loads(line)
-                value = next((sample[name] for name in metrics if name in sample), None)
-                value = value.get("score") if isinstance(value, dict) else value
-                if isinstance(value, int | float):
-                    found[f"{task}/{sample['doc_id']}"] = float(value)
-    return found
+    found = {f"{task}/{number}": record["score"] for task, number, record in logged(cell.output, metrics)}
+    return {key: score for key, score in found.items() if score is not None}
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
