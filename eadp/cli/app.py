@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -29,6 +32,25 @@ def names(text: str) -> list[str]:
 def budgets(text: str) -> list[int | float]:
     """32,0.125 → a count and a share."""
     return [_budget(part) for part in names(text)]
+
+
+def assignments(texts: Sequence[str]) -> dict[str, Any]:
+    """mu=0.3, layers=[8,16], dispersion=variance → a number, a list, a word, by their names."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name.strip() or not equals:
+            raise typer.BadParameter(f"an option is written NAME=VALUE, such as mu=0.3, got {text!r}")
+        found[name.strip()] = _value(value.strip())
+    return found
+
+
+def _value(text: str) -> Any:
+    """0.3, 5, true, null, [8,16], or else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _budget(text: str) -> int | float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eadp.cli.app import app, budgets, console, names
+from eadp.cli.app import app, assignments, budgets, console, names
 
 if TYPE_CHECKING:
     from eadp.evaluate.paper import Table
@@ -67,8 +66,9 @@ def evaluate(
         raise typer.BadParameter("give one suite, as in `eadp eval pocket` or `eadp eval --suite pocket`")
     try:
         if name == POCKET:
-            given = [("--only", only), ("--python", python), ("--arg", arguments), ("--beside", beside)]
-            if strange := [option for option, value in given if value]:
+            given: dict[str, Any] = {"--only": only, "--python": python, "--arg": arguments, "--beside": beside}
+            given |= {"--batch": batch > 1, "--ranks": ranks > 1}
+            if strange := [option for option, value in given.items() if value]:
                 raise ValueError(f"{', '.join(strange)} is for suites that a harness runs, not for pocket")
             _pocket(model or POCKET, methods, keep, samples or QUESTIONS, settings or [], out)
             return
@@ -84,7 +84,7 @@ def evaluate(
         benchmarks, left = suite_.choose(names(only), suites.judge())
         chosen = suites.settings(names(methods), budgets(keep), options(settings or []), model, paper)
         out = out or Path("out") / suite_.name / Path(model).name
-        more = options(arguments or []).get("", {})
+        more = assignments(arguments or [])
         _suite(suites.Plan(suite_, model, chosen, benchmarks, out, python, more, samples, batch, ranks), left, paper)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -159,21 +159,10 @@ def suites(
         console().print(as_grid())
 
 
-def options(texts: list[str]) -> dict[str, dict[str, Any]]:
+def options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """mu=0.3, eadp.q=0.2 → {"": {"mu": 0.3}, "eadp": {"q": 0.2}}: options of all methods and of one."""
     found: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        method, _, option = name.strip().rpartition(".")
-        if not equals or not option:
-            raise typer.BadParameter(f"an option is written mu=0.3, or eadp.mu=0.3 for one method, got {text!r}")
-        found.setdefault(method, {})[option] = _value(value.strip())
+    for name, value in assignments(texts).items():
+        method, _, option = name.rpartition(".")
+        found.setdefault(method, {})[option] = value
     return found
-
-
-def _value(text: str) -> Any:
-    """0.3, 5, true, null, or else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
