@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from eadp.cli import app
-from eadp.evaluate import compare
+from eadp.evaluate import compare, scores
 from eadp.evaluate.journal import Journal
 from eadp.evaluate.pocket import ALL, Outcome, Setting
 from eadp.evaluate.statistics import mean_interval, paired_difference, wilson
@@ -24,11 +24,11 @@ def pocket_like(folder, right=RIGHT, total=100, expected="yes"):
     return folder
 
 
-def harness_like(folder, scores):
+def harness_like(folder, values):
     """A journal as the harness plugins write it: scores by task and sample."""
     with Journal.open(folder, {"harness": "some"}) as journal:
-        for task, values in scores.items():
-            journal.extend((f"{task}/test/{n}/abc", {"task": task, "score": v}) for n, v in enumerate(values))
+        for task, each in values.items():
+            journal.extend((f"{task}/test/{n}/abc", {"task": task, "score": v}) for n, v in enumerate(each))
     return folder
 
 
@@ -70,6 +70,12 @@ def test_two_folders_are_compared_run_by_run(tmp_path):
     assert not found[1].real
 
 
+def test_words_pair_two_methods_at_each_budget(tmp_path):
+    folder = pocket_like(tmp_path / "run", {**RIGHT, "eadp keep=0.0625": 90, "all tokens": 95})
+    found = [(a.name, b.name) for a, b in compare.pairs(f"{folder}:eadp", ":topk")]
+    assert found == [("eadp keep=0.125", "topk keep=0.125"), ("eadp keep=0.0625", "topk keep=0.0625")]
+
+
 def test_one_run_each_is_a_pair_whatever_they_are_called(tmp_path):
     a = pocket_like(tmp_path / "a", {"eadp keep=32": 90})
     b = pocket_like(tmp_path / "b", {"topk keep=32": 90})
@@ -78,15 +84,45 @@ def test_one_run_each_is_a_pair_whatever_they_are_called(tmp_path):
 
 def test_harness_journals_with_scores_of_any_size(tmp_path):
     chance = np.random.default_rng(0)
-    scores = chance.normal(50, 10, 400)
-    a = harness_like(tmp_path / "a", {"mmvet": list(scores + chance.normal(2, 1, 400)), "pope": [1] * 9 + [0]})
-    b = harness_like(tmp_path / "b", {"mmvet": list(scores), "pope": [1] * 8 + [0, 0]})
+    points = chance.normal(50, 10, 400)
+    a = harness_like(tmp_path / "a", {"mmvet": list(points + chance.normal(2, 1, 400)), "pope": [1] * 9 + [0]})
+    b = harness_like(tmp_path / "b", {"mmvet": list(points), "pope": [1] * 8 + [0, 0]})
     vet, pope = [compare.difference(*pair) for pair in compare.pairs(str(a), str(b))]
     assert vet.difference == pytest.approx(2, abs=0.2)
     assert vet.real
     assert pope.difference == pytest.approx(10)
     assert not pope.real
     assert len(compare.pairs(f"{a}:pope", f"{b}:pope")) == 1
+
+
+def logged(folder, right, name="20261116_020000_samples_pope.jsonl", metric=None):
+    """As lmms-eval logs samples: one file a task, the metric as the task makes it."""
+    metric = metric or (lambda n: {"pope_accuracy": {"question_id": n, "score": float(n < right)}})
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"target": "yes", "filtered_resps": "yes", "token_counts": [{"output_tokens": 1}], "input": "Is it?"}
+    lines = [json.dumps({"doc_id": n, **about, "doc_hash": str(folder), **metric(n)}) for n in range(50)]
+    (folder / name).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_samples_that_lmms_eval_logged(tmp_path):
+    a, b = logged(tmp_path / "a" / "model", 45), logged(tmp_path / "b" / "model", 20)
+    logged(a, 0, "20251231_235959_samples_pope.jsonl")  # an older run into the same folder
+    assert "50.0 points above" in run(tmp_path / "a", tmp_path / "b")[1]
+    assert list(scores.runs(b)) == ["pope"]
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        lambda n: {"exact_match": float(n < 40), "submission": {"answer": "yes"}},
+        lambda n: {"lvb_acc": {"answer": "A", "parsed_pred": "A" if n < 40 else "B"}},
+        lambda n: {"other": {"answer": "A"}, "mme_perception_score": {"score": float(n < 40)}},
+    ],
+)
+def test_lmms_evals_metrics_in_all_their_shapes(tmp_path, metric):
+    (found,) = scores.runs(logged(tmp_path / "run", 0, metric=metric)).values()
+    assert sum(found.scores.values()) == 40
 
 
 def test_different_samples_are_refused_and_the_matching_ones_counted(tmp_path):
@@ -129,10 +165,9 @@ def test_differences_can_be_written(tmp_path):
 @pytest.mark.parametrize(
     ("a", "b", "says"),
     [
-        ("{0}:topk", ":eadp", "2 runs that fit 'topk'"),
-        ("{0}:fastv", ":eadp", "0 runs that fit 'fastv'; it has: eadp keep=0.125"),
+        ("{0}:fastv", ":eadp", "no run 'fastv'; it has: eadp keep=0.125"),
         ("{0}/nowhere", "{0}", "no folder of results"),
-        ("{0}", "{1}", "none is called the same"),
+        ("{0}", "{1}", "no pair among eadp keep=0.125"),
     ],
 )
 def test_errors_say_what_there_is(tmp_path, a, b, says):
@@ -146,10 +181,10 @@ def test_records_without_a_score_are_named(tmp_path):
     with Journal.open(tmp_path / "run", {}) as journal:
         journal.add("a", {"answer": "yes"})
     with pytest.raises(ValueError, match="record 'a' has neither \"right\" nor a number"):
-        compare.runs(tmp_path / "run")
+        scores.runs(tmp_path / "run")
     Journal.open(tmp_path / "empty", {}).close()
     with pytest.raises(ValueError, match="no samples yet"):
-        compare.runs(tmp_path / "empty")
+        scores.runs(tmp_path / "empty")
 
 
 def test_eadp_against_all_others_at_its_budget():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,23 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from eadp.evaluate.journal import Journal, Record
+from eadp.evaluate.scores import Run, runs
 from eadp.evaluate.statistics import paired_difference
 
 if TYPE_CHECKING:
     from eadp.evaluate.pocket import Outcome
-
-SAME = ("kind", "question", "expected")
-"""Fields of a record that say what was asked: where two runs have them, they must agree."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """The scores of one setting (or one task of a harness), by sample; asked: what each sample was, as far as known."""
-
-    name: str
-    scores: dict[str, float]
-    asked: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -84,9 +71,14 @@ def difference(a: Run, b: Run, common: bool = False) -> Difference:
 
 def paired(name_a: str, name_b: str, a: Sequence[float], b: Sequence[float]) -> Difference:
     """Two lists of scores, sample by sample."""
-    scale = 100 if all(0 <= score <= 1 for score in [*a, *b]) else 1
-    found = [scale * figure for figure in paired_difference(a, b)]
-    return Difference(name_a, name_b, len(a), scale * sum(a) / len(a), scale * sum(b) / len(b), *found)
+    by = scale([*a, *b])
+    found = [by * figure for figure in paired_difference(a, b)]
+    return Difference(name_a, name_b, len(a), by * sum(a) / len(a), by * sum(b) / len(b), *found)
+
+
+def scale(scores: Iterable[float]) -> int:
+    """Shares are told in points of a hundred, other scores as they are."""
+    return 100 if all(0 <= score <= 1 for score in scores) else 1
 
 
 def against(outcomes: Iterable[Outcome], method: str = "eadp") -> list[Difference]:
@@ -100,96 +92,48 @@ def against(outcomes: Iterable[Outcome], method: str = "eadp") -> list[Differenc
 
 
 def pairs(a: str, b: str) -> list[tuple[Run, Run]]:
-    """What `eadp compare A B` compares. A and B are SOURCE or SOURCE:SETTING; B may be :SETTING, of the same source.
+    """What `eadp compare A B` compares. A and B are SOURCE or SOURCE:WORDS; B may be :WORDS, of the same source.
 
-    One run on each side is a pair, whatever they are called; of several, those that are called the same.
+    Words choose the runs that have them all in their names: "eadp keep=0.125", "topk". One run on each side is a pair;
+    of several, those that are called the same but for the words: eadp and topk at each budget, two methods on each
+    benchmark.
     """
-    source_a, setting_a = _split(a)
-    source_b, setting_b = _split(b) if not b.startswith(":") else (source_a, b[1:])
-    found_a, found_b = _chosen(source_a, setting_a), _chosen(source_b, setting_b)
+    source_a, words_a = _split(a)
+    source_b, words_b = _split(b) if not b.startswith(":") else (source_a, b[1:])
+    found_a, found_b = _chosen(source_a, words_a), _chosen(source_b, words_b)
     if len(found_a) == len(found_b) == 1:
         found = list(zip(found_a.values(), found_b.values(), strict=True))
     else:
-        found = [(run, found_b[name]) for name, run in found_a.items() if name in found_b]
+        found = [(run, found_b[rest]) for rest, run in found_a.items() if rest in found_b]
     if not found:
-        names = [", ".join(each) for each in (found_a, found_b)]
-        raise ValueError(
-            f"{a} has the runs {names[0]}; {b} has {names[1]}; none is called the same. Name one of each, as in "
-            f"'{a}:{next(iter(found_a))}'"
-        )
+        names_a, names_b = (", ".join(run.name for run in each.values()) for each in (found_a, found_b))
+        raise ValueError(f"no pair among {names_a} of {a} and {names_b} of {b}: name one of each, as in SOURCE:NAME")
     if source_a == source_b:
         return found
     return [(_of(source_a, run_a), _of(source_b, run_b)) for run_a, run_b in found]
 
 
-def _of(source: Path, run: Run) -> Run:
-    """With its source in its name."""
-    return replace(run, name=f"{source}:{run.name}" if run.name else str(source))
-
-
 def _split(text: str) -> tuple[Path, str]:
-    source, _, setting = (text, "", "") if Path(text).exists() else text.partition(":")
-    return Path(source), setting.strip()
+    source, _, words = (text, "", "") if Path(text).exists() else text.partition(":")
+    return Path(source), words
 
 
-def _chosen(source: Path, setting: str) -> dict[str, Run]:
-    """All runs of a source, or the one whose name is, or alone has all the words of, the setting."""
-    every = runs(source)
-    if not setting or setting in every:
-        return {setting: every[setting]} if setting else every
-    words = set(setting.split())
-    fitting = {name: run for name, run in every.items() if words <= set(name.split())}
-    if len(fitting) != 1:
-        raise ValueError(f"{source} has {len(fitting)} runs that fit {setting!r}; it has: {', '.join(every)}")
-    return fitting
-
-
-def runs(source: Path) -> dict[str, Run]:
-    """The runs in a folder of results (manifest.json, samples*.jsonl) or in a results.json of `eadp eval`.
-
-    Records have a "key" and "right" or a "score". Those of one folder are told apart by their setting, or their task.
-    """
-    if source.is_dir():
-        records: Iterable[tuple[str, str, Record]] = map(_placed, Journal.read(source)[1])
-    elif source.suffix == ".json" and source.exists():
-        records = _results(source)
-    else:
-        raise ValueError(f"{source} is no folder of results and no results.json")
-    found: dict[str, Run] = {}
-    for name, sample, record in records:
-        run = found.setdefault(name, Run(name, {}, {}))
-        run.scores[sample] = _score(source, record)
-        run.asked[sample] = {field: record[field] for field in SAME if field in record}
+def _chosen(source: Path, wanted: str) -> dict[str, Run]:
+    """The runs of a source that have all the words in their names, by what else is in them."""
+    every, words = runs(source), set(wanted.split())
+    found = {
+        " ".join(word for word in name.split() if word not in words): run
+        for name, run in every.items()
+        if words <= set(name.split())
+    }
     if not found:
-        raise ValueError(f"{source} has no samples yet")
+        raise ValueError(f"{source} has no run {wanted!r}; it has: {', '.join(every)}")
     return found
 
 
-def _placed(record: Record) -> tuple[str, str, Record]:
-    """Run, sample, record: the keys are SETTING/NUMBER in the pocket benchmark and TASK/… in the harnesses."""
-    key = str(record["key"])
-    name = str(record["task"]) if "task" in record else key.rpartition("/")[0] if "method" in record else ""
-    return name, key.removeprefix(f"{name}/"), record
-
-
-def _results(path: Path) -> Iterable[tuple[str, str, Record]]:
-    content = json.loads(path.read_text())
-    if "outcomes" not in content:
-        raise ValueError(f"{path} has no outcomes: it is not a results.json of `eadp eval`")
-    from eadp.evaluate.pocket import Setting
-
-    for outcome in content["outcomes"]:
-        name = str(Setting(outcome["method"], outcome["keep"], outcome.get("options", {})))
-        asked = zip(outcome["right"], content["kinds"], content["expected"], strict=True)
-        for number, (right, kind, expected) in enumerate(asked):
-            yield name, str(number), {"right": right, "kind": kind, "expected": expected}
-
-
-def _score(source: Path, record: Record) -> float:
-    value = record.get("score", record.get("right"))
-    if not isinstance(value, (bool, int, float)):
-        raise ValueError(f'{source}: the record {record.get("key")!r} has neither "right" nor a number as its "score"')
-    return float(value)
+def _of(source: Path, run: Run) -> Run:
+    """With its source in its name."""
+    return replace(run, name=f"{source}:{run.name}" if run.name else str(source))
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
