@@ -47,13 +47,19 @@ def runs(source: Path) -> dict[str, Run]:
 
     Records have a "key" and "right" or a "score". Those of one folder are told apart by their setting, or their task.
     """
+    found = runs_so_far(source)
+    if not found:
+        raise ValueError(f"{source} has no scores of samples")
+    return found
+
+
+def runs_so_far(source: Path) -> dict[str, Run]:
+    """The same, and {} where there are none."""
     found: dict[str, Run] = {}
     for name, sample, record in _reader(source)(source):
         run = found.setdefault(name, Run(name, {}, {}))
         run.scores[sample] = _score(source, record)
         run.asked[sample] = {field: record[field] for field in SAME if field in record}
-    if not found:
-        raise ValueError(f"{source} has no samples yet")
     return found
 
 
