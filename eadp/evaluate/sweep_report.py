@@ -141,7 +141,9 @@ def _panel(panel: Any, block: Sequence[Tried]) -> None:
     for colour, (label, line) in zip(COLOURS * 3, _lines(block, first).items(), strict=False):
         known = [tried for tried in line if _height(tried) is not None]
         x = [places[str(tried.point.changed[first])] for tried in known]
-        panel.errorbar(x, [_height(t) for t in known], _reach(known), marker="o", capsize=3, color=colour, label=label)
+        joined = "none" if isinstance(block[0].point.changed[first], str) else "-"
+        how = {"marker": "o", "linestyle": joined, "capsize": 3, "color": colour, "label": label}
+        panel.errorbar(x, [_height(t) for t in known], _reach(known), **how)
     rings = [(places[str(t.point.changed[first])], _height(t)) for t in block if t.is_base and _height(t) is not None]
     panel.plot(*zip(*rings, strict=True), "o", markersize=12, fillstyle="none", color="grey") if rings else None
     long = any(len(value) > 6 for value in places)
