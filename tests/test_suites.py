@@ -208,6 +208,16 @@ def test_vlmeval_is_started_with_what_its_command_takes(tmp_path, monkeypatch):
     assert not {"--keep", "--judge", "--limit"} & set(started)
 
 
+def test_ranks_share_a_task_of_lmms_eval_only(tmp_path):
+    own = Benchmark("GQA", "lmms-eval", ("gqa",), ("exact_match,none",))
+    started = harness.command(Cell(own, Setting(ALL), "some/model", tmp_path, {}, batch=4, ranks=2), "python")
+    assert started[:6] == ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
+    with pytest.raises(ValueError, match="one process, prompt by prompt"):
+        harness.command(Cell(QWEN, Setting(ALL), "some/model", tmp_path, {}, ranks=2), "python")
+    with pytest.raises(ValueError, match="no commas"):
+        harness.command(Cell(own, Setting(ALL), "some/model", tmp_path / "a,b", {}), "python")
+
+
 def test_vlmevals_figures_are_read_from_its_status(tmp_path):
     cell = Cell(QWEN, Setting(ALL), "some/model", tmp_path, {})
     status = cell.output / "model" / "status.json"

@@ -43,7 +43,8 @@ def evaluate(
     python: Annotated[
         str | None, typer.Option(help="Interpreter of the environment that has the harness; default: this one.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Prompts that a harness answers together.", min=1)] = 1,
+    batch: Annotated[int, typer.Option(help="Prompts that lmms-eval's model answers together.", min=1)] = 1,
+    ranks: Annotated[int, typer.Option(help="Processes that share a task of lmms-eval, by torchrun.", min=1)] = 1,
     arguments: Annotated[
         list[str] | None,
         typer.Option("--arg", help="What a harness's model is given besides, resolution=1008; can be repeated."),
@@ -84,7 +85,7 @@ def evaluate(
         chosen = suites.settings(names(methods), budgets(keep), options(settings or []), model, paper)
         out = out or Path("out") / suite_.name / Path(model).name
         more = options(arguments or []).get("", {})
-        _suite(suites.Plan(suite_, model, chosen, benchmarks, out, python, more, samples, batch), left, paper)
+        _suite(suites.Plan(suite_, model, chosen, benchmarks, out, python, more, samples, batch, ranks), left, paper)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
 

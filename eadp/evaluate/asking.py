@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from eadp.evaluate import files
 from eadp.evaluate.journal import Journal, Record
+from eadp.evaluate.provenance import provenance
 from eadp.evaluate.pruned import Conversation, PrunedModel, Settings
 
 
@@ -82,16 +83,17 @@ def write(folder: Path, settings: Settings, records: Sequence[Record], new: int,
         by_task[record["task"]].append(record)
     summary = {
         "harness": harness,
+        **provenance(),
         "settings": settings.as_json(),
         **totals(records),
         "answered_now": new,
         "tasks": {task: totals(of) for task, of in sorted(by_task.items())},
     }
     lines = "".join(json.dumps(record) + "\n" for record in sorted(records, key=lambda record: record["key"]))
-    return [
-        _atomically(folder / f"{stamp}_eadp.json", json.dumps(summary, indent=1) + "\n"),
-        _atomically(folder / f"{stamp}_eadp_samples.jsonl", lines),
-    ]
+    written = [folder / f"{stamp}_eadp.json", folder / f"{stamp}_eadp_samples.jsonl"]
+    for path, text in zip(written, (json.dumps(summary, indent=1) + "\n", lines), strict=True):
+        files.replace(path, text)
+    return written
 
 
 def totals(records: Sequence[Record]) -> Record:
@@ -108,10 +110,3 @@ def totals(records: Sequence[Record]) -> Record:
         **{f"{name}_seconds": sum(of) for name, of in times.items()},
         **{f"median_{name}_seconds": median(of) for name, of in times.items()},
     }
-
-
-def _atomically(path: Path, text: str) -> Path:
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    os.replace(part, path)
-    return path

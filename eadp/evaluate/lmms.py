@@ -72,7 +72,7 @@ class Eadp(lmms):
         asked = self._requests([each for each in requests if not _padding(each)])
         with tqdm(total=len(asked), disable=self._rank != 0, desc="eadp") as bar:
             records = self._asking.answer(asked, self.batch_size, bar.update)
-        self._report(requests, records, sum(request.key in self._asking.new for request in asked))
+        self._side = self._side or _output_path(requests)
         answers = iter(zip(records, asked, strict=True))
         return ["" if _padding(each) else _result(*next(answers)) for each in requests]
 
@@ -93,38 +93,37 @@ class Eadp(lmms):
             for message in to_messages(self.task_dict[task][split][number])
         ]
 
-    def _report(self, requests: Sequence[Instance], records: Sequence[Record], new: int) -> None:
+    def clean(self) -> None:
+        """Called on every rank when all is answered: report, and let go of the model and the journal."""
+        if self._asking is not None:
+            self._report(self._asking)
+            if self._asking.journal is not None:
+                self._asking.journal.close()
+            self._asking = None
+        super().clean()
+
+    def _report(self, asking: Asking) -> None:
         """Into the harness's own results, and beside them."""
-        everyone, answered = self._gathered(records), sum(self._gathered([new]))
-        found = totals(everyone)
-        tokens, seconds = sum(each["new_tokens"] for each in everyone), found.get("generate_seconds", 0.0)
-        means = {f"visual_{name}": found[name] for name in ("tokens", "tokens_before", "layer_mean") if name in found}
-        log_metrics(seconds, tokens, tokens / seconds if seconds else 0.0, means)
-        folder = self._side or _output_path(requests)
-        if self._rank != 0:
+        records, new = self._gathered(list(asking.records.values())), len(self._gathered(sorted(asking.new)))
+        if self._rank != 0 or not records:
             return
-        if folder is None:
-            logger.warning(
-                "eadp: settings, tokens and times are not written; give --output_path, or side= in model_args"
-            )
+        found = totals(records)
+        tokens, seconds = sum(each["new_tokens"] for each in records), found["generate_seconds"]
+        means = {f"visual_{name}": found[name] for name in ("tokens", "tokens_before", "layer_mean")}
+        log_metrics(seconds, tokens, tokens / seconds, means)
+        if self._side is None:
+            logger.warning("eadp: tokens and times are not written; give --output_path, or side= in model_args")
             return
-        written = write(Path(folder), self.settings, everyone, answered, HARNESS)
+        written = write(Path(self._side), self.settings, records, new, HARNESS)
         logger.info("eadp: written " + ", ".join(map(str, written)))
 
-    def _gathered(self, mine: Sequence[Any]) -> list[Any]:
+    def _gathered(self, mine: list[Any]) -> list[Any]:
         """Those of all ranks."""
         if self._world_size == 1:
-            return list(mine)
+            return mine
         each: list[Any] = [None] * self._world_size
-        distributed.all_gather_object(each, list(mine))
+        distributed.all_gather_object(each, mine)
         return [one for of in each for one in of]
-
-    def clean(self) -> None:
-        """Let go of the model, which a local judge may need the memory of, and of the journal."""
-        if self._asking is not None and self._asking.journal is not None:
-            self._asking.journal.close()
-        self._asking = None
-        super().clean()
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         raise NotImplementedError(
@@ -181,4 +180,5 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
 
 def _output_path(requests: Sequence[Instance]) -> str | None:
     """--output_path: the harness gives its arguments to the tasks, whose methods the requests carry."""
-    return next((getattr(getattr(each.args[1].__self__, "args", None), "output_path", None) for each in requests), None)
+    arguments = (getattr(getattr(each.args[1], "__self__", None), "args", None) for each in requests)
+    return next((path for each in arguments if (path := getattr(each, "output_path", None))), None)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from eadp.checkpoints import load_model
 from eadp.evaluate.media import Clip, clip, fixed_side, picture
-from eadp.methods import Method, make
-from eadp.methods.base import REGISTRY
+from eadp.evaluate.setting import Setting, check
+from eadp.methods import Method
 from eadp.models.llava_video import convert
 from eadp.models.question import PLACEHOLDER_IDS
 from eadp.runtime import attach
@@ -73,19 +73,14 @@ class Settings:
 
     def pruning(self) -> Method | None:
         """The method with its settings."""
-        wanted = {name: value for name, value in self.options.items() if name not in PLACING}
         if self.method == NONE:
             if self.options:
-                raise ValueError(f"method={NONE} keeps all tokens, so there is nothing to set: {', '.join(wanted)}")
-            return None
-        if self.method in REGISTRY:
-            known = [each.name for each in fields(REGISTRY[self.method]) if each.init]
-            if unknown := sorted(set(wanted) - set(known)):
                 raise ValueError(
-                    f"{self.method} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}, and any "
-                    f"method {', '.join(PLACING)}"
+                    f"method={NONE} keeps all tokens: there is nothing to set, got {', '.join(self.options)}"
                 )
-        return make(self.method, **wanted)
+            return None
+        wanted = {name: value for name, value in self.options.items() if name not in PLACING}
+        return check(Setting(self.method, wanted.pop("keep", None), wanted))
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "options": dict(self.options)}

@@ -102,7 +102,7 @@ def evaluate(
 
 
 def _run(data: Sequence[str], model: str, out: Path, arguments: Sequence[str]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
+    (out / model).mkdir(parents=True, exist_ok=True)
     plain = [each for each in data if ":" not in each]
     classes = dict(each.split(":", 1) for each in data if ":" in each)
     if plain:

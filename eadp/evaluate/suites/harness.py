@@ -38,6 +38,7 @@ class Cell:
     arguments: Mapping[str, Any]
     samples: int | None = None
     batch: int = 1
+    ranks: int = 1
     include: Path | None = None
 
     @property
@@ -80,10 +81,14 @@ def _lmms_eval(cell: Cell, python: str) -> list[str]:
         arguments["--limit"] = str(cell.samples)
     if cell.include is not None:
         arguments["--include_path"] = str(cell.include)
-    return [python, "-m", "lmms_eval", "--log_samples", *(word for pair in arguments.items() for word in pair)]
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={cell.ranks}"] if cell.ranks > 1 else []
+    words = [word for pair in arguments.items() for word in pair]
+    return [python, *launch, "-m", "lmms_eval", "--log_samples", *words]
 
 
 def _vlmeval(cell: Cell, python: str) -> list[str]:
+    if cell.ranks > 1 or cell.batch > 1:
+        raise ValueError("VLMEvalKit is run in one process, prompt by prompt: leave out --ranks and --batch")
     settings = {**cell.settings(), **cell.arguments}
     arguments = {
         "--model": cell.model,
@@ -161,15 +166,15 @@ def environment() -> dict[str, str]:
 def interpreter(harness: HarnessName, given: str | None) -> str:
     """The interpreter that has the harness: the one given, or ours."""
     python = given or sys.executable
-    look = "import sys; from importlib.util import find_spec; print([n for n in sys.argv[1:] if not find_spec(n)])"
+    look = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if not find_spec(n)))"
     asked = [python, "-c", look, MODULES[harness], "eadp"]
     try:
         found = subprocess.run(asked, capture_output=True, text=True, env=environment(), check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise ValueError(f"{python} is not a Python interpreter that runs: {error}") from None
-    if found.stdout.strip() != "[]":
+    if missing := found.stdout.split():
         raise ValueError(
-            f"{python} does not have {harness}: install it there with pip install 'eadp[{harness}]', or give the "
-            "interpreter of an environment that has it with --python"
+            f"{python} does not have {' and '.join(missing)}: install it there with pip install 'eadp[{harness}]', or "
+            "give the interpreter of an environment that has it with --python"
         )
     return python

@@ -19,7 +19,8 @@ from eadp.evaluate.suites.suite import Benchmark, Suite
 class Plan:
     """What is to be run, into which folder, by which interpreter (None: ours).
 
-    samples: how many of each task, None: all. arguments: for the harness's model, besides those of the suite.
+    arguments: for the harness's model, besides those of the suite. samples: how many of each task, None: all.
+    batch: prompts that are answered together. ranks: processes that share a task.
     """
 
     suite: Suite
@@ -31,19 +32,20 @@ class Plan:
     arguments: dict[str, Any]
     samples: int | None = None
     batch: int = 1
+    ranks: int = 1
 
     def cells(self) -> list[Cell]:
         """By benchmark, so that a data set is read for all settings before the next one."""
-        arguments = {**self.suite.arguments_for(self.model), **self.arguments}
         return [
             Cell(
                 benchmark,
                 setting,
                 self.model,
                 self.out.absolute() / _name(setting.key) / _name(benchmark.name),
-                arguments,
+                self._given(),
                 self.samples,
                 self.batch,
+                self.ranks,
                 self.suite.include,
             )
             for benchmark in self.benchmarks
@@ -52,7 +54,10 @@ class Plan:
 
     def identity(self) -> Record:
         """What all results of the folder have in common."""
-        return {"suite": self.suite.name, "model": self.model, "samples": self.samples, "arguments": self.arguments}
+        return {"suite": self.suite.name, "model": self.model, "samples": self.samples, "arguments": self._given()}
+
+    def _given(self) -> dict[str, Any]:
+        return {**self.suite.arguments_for(self.model), **self.arguments}
 
 
 def settings(

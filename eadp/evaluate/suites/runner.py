@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import signal
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,13 +12,15 @@ from statistics import fmean
 
 from eadp.evaluate.journal import Journal, Record
 from eadp.evaluate.setting import Setting
-from eadp.evaluate.suites import harness
+from eadp.evaluate.suites import harness, leash
 from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.plan import Plan
 from eadp.evaluate.suites.suite import Benchmark
 
 SECONDS = 0.5
 """Between two looks at what a harness has answered."""
+PATIENCE = 10
+"""Seconds in which a harness that is told to end has to; torchrun ends its ranks in them."""
 
 Watch = Callable[[Cell, int], None]
 
@@ -41,11 +42,12 @@ def run(plan: Plan, watch: Watch = lambda cell, answers: None, done: Callable[[C
     """watch: told now and then how many answers the running cell has. done: told of every cell when it is over."""
     pythons = {name: harness.interpreter(name, plan.python) for name in {each.harness for each in plan.benchmarks}}
     cells, failures = plan.cells(), []
+    commands = {cell.key: harness.command(cell, pythons[cell.benchmark.harness]) for cell in cells}
     with Journal.open(plan.out, plan.identity()) as journal:
         for cell in cells:
             if cell.key not in journal:
                 try:
-                    _start(cell, pythons[cell.benchmark.harness], watch)
+                    _start(cell, commands[cell.key], watch)
                     record = _record(cell)
                     _keep_scores(cell)
                     journal.add(cell.key, record)
@@ -60,36 +62,41 @@ def run(plan: Plan, watch: Watch = lambda cell, answers: None, done: Callable[[C
     return Ran(plan, found, failures)
 
 
-def _start(cell: Cell, python: str, watch: Watch) -> None:
+def _start(cell: Cell, command: list[str], watch: Watch) -> None:
     """Run the harness to its end. It goes on with the answers that its journal has."""
     cell.folder.mkdir(parents=True, exist_ok=True)
     log = cell.folder / "log.txt"
     with open(log, "ab") as file:
         process = subprocess.Popen(
-            harness.command(cell, python),
+            [*_leash(), *command],
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env=harness.environment(),
-            preexec_fn=_die_with_us if sys.platform == "linux" else None,
         )
         try:
-            while process.poll() is None:
+            while not _ended(process, SECONDS):
                 watch(cell, _answers(cell.journal))
-                try:
-                    process.wait(SECONDS)
-                except subprocess.TimeoutExpired:
-                    continue
         finally:
-            process.kill()
-            process.wait()
+            process.terminate()
+            if not _ended(process, PATIENCE):
+                process.kill()
+                process.wait()
     if process.returncode:
         raise ValueError(f"{cell.benchmark.harness} ended with {process.returncode}; {log} ends with: {_end(log)}")
 
 
-def _die_with_us() -> None:
-    """In the new process: a kill of ours is one of it, so that it does not write on while the next run starts."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+def _leash() -> list[str]:
+    """In front of a command: a kill of ours is one of it."""
+    return [sys.executable, "-I", leash.__file__, str(os.getpid())] if sys.platform == "linux" else []
+
+
+def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _record(cell: Cell) -> Record:
@@ -137,5 +144,6 @@ def _answers(folder: Path) -> int:
 
 
 def _end(log: Path) -> str:
+    """What it last said: the last lines, as one is often broken into several."""
     lines = [line.strip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "nothing"
+    return " ".join(lines[-3:])[-300:] or "nothing"

@@ -83,8 +83,8 @@ def _title(ran: Ran) -> str:
 
 
 def _row(setting: Setting, beside: paper.Table | None) -> paper.Row | None:
-    """The paper's row of the same method and budget; none for options that the paper's row does not have."""
-    if beside is None or setting.options:
+    """The paper's row of the same method and budget, whatever the options."""
+    if beside is None:
         return None
     keep = setting.keep
     count = beside.tokens if keep is None else round(keep * beside.tokens) if isinstance(keep, float) else keep
