@@ -132,5 +132,8 @@ def _metric(sample: Record, metrics: Sequence[str]) -> float | None:
 def _score(source: Path, record: Record) -> float:
     value = record.get("score", record.get("right"))
     if not isinstance(value, bool | int | float):
-        raise ValueError(f'{source}: the record {record.get("key")!r} has neither "right" nor a number as its "score"')
+        raise ValueError(
+            f'{source}: the record {record.get("key")!r} has neither "right" nor a number as its "score". Answers '
+            "that a harness has yet to score are compared by what it logs (--log_samples), or in the folder of `eadp eval`"
+        )
     return float(value)
