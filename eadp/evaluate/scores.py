@@ -134,6 +134,6 @@ def _score(source: Path, record: Record) -> float:
     if not isinstance(value, bool | int | float):
         raise ValueError(
             f'{source}: the record {record.get("key")!r} has neither "right" nor a number as its "score". Answers '
-            "that a harness has yet to score are compared by what it logs (--log_samples), or in the folder of `eadp eval`"
+            "that a harness scores later are compared by what it logs (--log_samples), or in the folder of `eadp eval`"
         )
     return float(value)
