@@ -10,17 +10,14 @@ from rich.table import Table
 
 from eadp.core import Grid
 from eadp.measure import paper
-from eadp.measure.architectures import GRIDS, config_of
+from eadp.measure.architectures import config_of, grids_of
 from eadp.measure.flops import Cost, prefill
 
 
 def costs(name: str, budgets: list[int], text: int, words: int, grids: list[Grid] | None) -> Table:
     """Giga multiply-adds by part, one row a budget, and the ratio to all tokens."""
     config = config_of(name)
-    if grids is None:
-        if config.model_type not in GRIDS:
-            raise ValueError(f"say how many tokens an image of {config.model_type} has: --grid 24x24")
-        grids = GRIDS[config.model_type]
+    grids = grids or grids_of(config)
     tokens = sum(prod(grid) for grid in grids)
     whole = prefill(config, grids, None, text, words)
     table = Table("kept", *(part.name for part in fields(Cost)), "total", "of all", title=f"{name}: giga multiply-adds")
