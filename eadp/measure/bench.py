@@ -127,11 +127,10 @@ class Report:
         """Rows that cost more than they save."""
         found = []
         for row in self.rows[1:]:
-            for name, said in (("prefill", "prefill"), ("latency", "the whole answer")):
-                ratio = self.ratio(row, name)
-                if ratio is not None and ratio.median > 1:
-                    took = f"{said} takes {ratio.median:.2f} of the unpruned model's time"
-                    found.append(f"{row.row} costs more than it saves: {took}")
+            ratios = {"prefill": self.ratio(row, "prefill"), "the whole answer": self.ratio(row, "latency")}
+            over = [f"{name} {ratio.median:.2f}" for name, ratio in ratios.items() if ratio and ratio.median > 1]
+            if over:
+                found.append(f"{row.row} costs more than it saves: {' and '.join(over)} of the unpruned model's time")
         return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from eadp.measure.bench import TIMES, Measured, Report
+from eadp.measure.figures import figure
 from eadp.measure.footprint import said
 from eadp.measure.machine import machine
 from eadp.measure.stopwatch import PARTS
@@ -20,36 +22,32 @@ LABELS = {"prefill": "prefill", "first_token": "first token", "decode": "a token
 
 
 def ratios(report: Report) -> tuple[list[str], list[list[str]]]:
-    """Head and lines: each row as a ratio to the unpruned model, with 95 % intervals."""
-    head = [
-        *("row", "tokens", "layer mean", *(LABELS[name] for name in TIMES)),
-        *("multiply-adds", "speed-up reached", "pruner's share", "KV cache", "peak memory"),
-    ]
+    """Head and lines: times as ratios to the unpruned model, with 95 % intervals."""
     lines = []
     for row in report.rows:
         times = [report.ratio(row, name) for name in TIMES]
+        told = ["–" if time is None else "1" if row is report.base else f"{time:.2f}" for time in times]
+        lines.append([str(row.row), f"{median(row.values('after')):.0f}", *told])
+    return ["row", "tokens", *(LABELS[name] for name in TIMES)], lines
+
+
+def counts(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Head and lines: what is counted, as ratios, and how much of it the time follows."""
+    head = ["row", "layer mean", "multiply-adds", "speed-up reached", "pruner's share", "KV cache", "peak memory"]
+    lines = []
+    for row in report.rows:
         first = row is report.base
-        shares = [median(row.values(name)) / median(report.base.values(name)) for name in ("cache_bytes",)]
-        lines.append(
-            [
-                str(row.row),
-                f"{median(row.values('after')):.0f}",
-                f"{median(row.values('layer_mean')):.0f}",
-                *("–" if time is None else "1" if first else f"{time:.2f}" for time in times),
-                "1" if first else f"{report.expected(row):.2f}",
-                "–" if first else f"{report.reached(row):.0%}",
-                "–" if first else f"{median(row.values('pruner_share')):.1%}",
-                *("1" if first else f"{share:.2f}" for share in shares),
-                "1" if first else f"{row.tally.peak_bytes / report.base.tally.peak_bytes:.2f}",
-            ]
-        )
+        cache = median(row.values("cache_bytes")) / median(report.base.values("cache_bytes"))
+        memory = row.tally.peak_bytes / report.base.tally.peak_bytes
+        told = [f"{ratio:.2f}" for ratio in (report.expected(row), cache, memory)]
+        shares = [f"{report.reached(row):.0%}", f"{median(row.values('pruner_share')):.1%}"]
+        line = ["1", "–", "–", "1", "1"] if first else [told[0], *shares, *told[1:]]
+        lines.append([str(row.row), f"{median(row.values('layer_mean')):.0f}", *line])
     return head, lines
 
 
 def absolute(report: Report) -> tuple[list[str], list[list[str]]]:
     """Head and lines: milliseconds with 95 % intervals, and bytes."""
-    from eadp.measure.figures import figure
-
     head = ["row", *(f"{LABELS[name]}, ms" for name in TIMES), "KV cache", "peak memory", "multiply-adds"]
     lines = []
     for row in report.rows:
@@ -66,7 +64,8 @@ def by_part(report: Report) -> tuple[list[str], list[list[str]]]:
 
 
 TABLES = {
-    "ratio to the unpruned model, median (95 %)": ratios,
+    "time as a ratio to the unpruned model's, median (95 %)": ratios,
+    "multiply-adds and memory, as ratios": counts,
     "medians (95 %)": absolute,
     "prefill by part, ms": by_part,
 }
@@ -89,6 +88,7 @@ def as_tables(report: Report) -> list[Table]:
         tables.append(Table(*head, title=f"{report.model}: {title}"))
         for line in lines:
             tables[-1].add_row(*line)
+        tables[-1].columns[0].no_wrap = True
     tables[-1].caption = caption(report)
     return tables
 
@@ -118,8 +118,6 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _row(report: Report, row: Measured) -> dict[str, Any]:
-    from eadp.measure.figures import figure
-
     ratios = {name: report.ratio(row, name) for name in TIMES}
     return {
         "method": row.row.name,
@@ -141,7 +139,10 @@ def _row(report: Report, row: Measured) -> dict[str, Any]:
 
 
 def write(report: Report, folder: Path, accuracy: Path | None = None) -> list[Path]:
-    """bench.json, bench.csv (one line a run), bench.md and, where matplotlib is there, bench.png."""
+    """bench.json, bench.csv (one line a run), bench.md and, where matplotlib is there, bench.png.
+
+    accuracy: a results.json of `eadp eval`, for the plot.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"bench.{kind}" for kind in ("json", "csv", "md")]
     paths[0].write_text(json.dumps(as_json(report), indent=1) + "\n")
@@ -154,4 +155,8 @@ def write(report: Report, folder: Path, accuracy: Path | None = None) -> list[Pa
                 figures = [getattr(run, name) for name in names] + [run.parts[name] for name in PARTS]
                 table.writerow([row.row.name, row.row.keep, number, *figures])
     paths[2].write_text(as_markdown(report))
-    return paths
+    if find_spec("matplotlib") is None:
+        return paths
+    from eadp.measure.bench_plot import draw
+
+    return [*paths, draw(report, folder / "bench.png", accuracy)]

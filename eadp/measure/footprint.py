@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from eadp.core import Grid
+from eadp.core import Grid, checks
 from eadp.measure.architectures import text_encoder, text_side
 from eadp.measure.flops import build
 
@@ -123,6 +123,15 @@ def check_fits(config: Any, grids: list[Grid], dtype: torch.dtype, device: torch
             f"prefill {said(need.cache + need.activations)} more, and {device.type} has {said(free)} left. Shorten it "
             f"from its {layers} layers with --layers, or take a smaller dtype"
         )
+
+
+def dtype_of(name: torch.dtype | str) -> torch.dtype:
+    """bfloat16 → torch.bfloat16."""
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if isinstance(name, torch.dtype):
+        return name
+    checks.known("dtype", name, dtypes)
+    return dtypes[name]
 
 
 def said(size: float) -> str:

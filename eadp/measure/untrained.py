@@ -25,11 +25,13 @@ def load(
     """Model and processor. layers: of the language model; the vision tower is shortened in proportion."""
     from transformers import AutoModelForImageTextToText
 
-    from eadp.measure.footprint import check_fits
+    from eadp.measure.footprint import check_fits, dtype_of
 
     config = config_for(name, layers)
     device = device or torch.device("cpu")
-    kind = _dtype(dtype, device)
+    if dtype == "auto":
+        dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    kind = dtype_of(dtype)
     check_fits(config, grids_of(config), kind, device, RANDOM + name)
     processor = processor_for(config)
     torch.manual_seed(0)
@@ -104,14 +106,3 @@ def picture_side(config: Any) -> int:
 
 def as_square(image: Image.Image, side: int) -> Image.Image:
     return image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
-
-
-def _dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype:
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ValueError(f"dtype is float32, bfloat16 or float16, got {dtype!r}")
-    return found
