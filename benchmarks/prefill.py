@@ -11,6 +11,7 @@ thread: see benchmarks/README.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, ClassVar
 
 import common
@@ -52,7 +53,7 @@ class PublishedLoop(EADP):
 def measure(name: str, side: int | None, layers: int | None, rounds: int) -> tuple[Report, int]:
     model, processor = load_model(name, layers=layers)
     side = side or untrained.picture_side(model.config)
-    asked = list(samples.drawn(rounds + 1))
+    asked = list(samples.drawn(rounds))
     inputs = [ask(processor, [untrained.as_square(each.picture(), side)], [each.question]) for each in asked]
     tokens = visual_tokens(model, side)
     keeps = [tokens // share for share in (4, 9, 18)]
@@ -69,6 +70,7 @@ def measure(name: str, side: int | None, layers: int | None, rounds: int) -> tup
             clock=clock("cpu", model.device),
             guide=load_guide(name, model, processor),
             new_tokens=1,
+            warmup=0,  # What is counted on the first sample has warmed everything up.
             progress=lambda: progress.advance(task),
         )
     return report, keeps[1]
@@ -93,10 +95,9 @@ def targets(report: Report, ninth: int) -> list[list[str]]:
             found.append(
                 [f"{row.row}: prefill's speed-up, of what multiply-adds say", asked, f"{report.reached(row):.1%}"]
             )
-        share = max(row.values("pruner_share"))
-        found.append(
-            [f"{row.row}: its own share of the prefill, highest round", f"≤ {ASKED_SHARE:.0%}", f"{share:.1%}"]
-        )
+        shares = row.values("pruner_share")
+        told = f"{median(shares):.1%} ({max(shares):.1%})"
+        found.append([f"{row.row}: its own share of the prefill (highest round)", f"≤ {ASKED_SHARE:.0%}", told])
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-CLIP_L = {
+CLIP_L: dict[str, Any] = {
     "model_type": "clip_vision_model",
     "hidden_size": 1024,
     "intermediate_size": 4096,
@@ -18,7 +18,7 @@ CLIP_L = {
     "patch_size": 14,
     "projection_dim": 768,
 }
-SIGLIP_SO = {
+SIGLIP_SO: dict[str, Any] = {
     "model_type": "siglip_vision_model",
     "hidden_size": 1152,
     "intermediate_size": 4304,
@@ -148,7 +148,8 @@ SIGLIP_SO_TEXT = {
 
 def text_side(config: Any) -> PreTrainedConfig | None:
     """The text encoder that a model's vision tower was trained with, which guides it; None where the language model's
-    embeddings do. A tower that is neither CLIP-L nor SigLIP-SO gets one of its own width and depth."""
+    embeddings do. Where the tower was shortened, so is the text encoder; a tower that is neither CLIP-L nor SigLIP-SO
+    gets one of its own width and depth."""
     from transformers import CLIPTextConfig, SiglipTextConfig
 
     from eadp.models.guides import LOADERS, TOWER_FAMILIES
@@ -156,14 +157,15 @@ def text_side(config: Any) -> PreTrainedConfig | None:
     vision = config.vision_config
     if config.model_type not in TOWER_FAMILIES or vision.model_type not in LOADERS:
         return None
+    clip = vision.model_type == "clip_vision_model"
+    tower, known = (CLIP_L, CLIP_L_TEXT) if clip else (SIGLIP_SO, SIGLIP_SO_TEXT)
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    alike = {name: getattr(vision, name) for name in names}
-    if vision.model_type == "clip_vision_model":
-        known = vision.hidden_size == CLIP_L["hidden_size"]
-        return CLIPTextConfig(**(CLIP_L_TEXT if known else alike | {"projection_dim": vision.projection_dim}))
-    known = vision.hidden_size == SIGLIP_SO["hidden_size"]
-    settings = SIGLIP_SO_TEXT if known else alike | {"projection_size": vision.hidden_size}
-    return SiglipTextConfig(**settings, bos_token_id=None, eos_token_id=None)
+    settings: dict[str, Any] = {name: getattr(vision, name) for name in names}
+    settings["projection_dim" if clip else "projection_size"] = vision.projection_dim if clip else vision.hidden_size
+    if vision.hidden_size == tower["hidden_size"]:
+        share = vision.num_hidden_layers / tower["num_hidden_layers"]
+        settings = known | {"num_hidden_layers": max(1, round(known["num_hidden_layers"] * share))}
+    return CLIPTextConfig(**settings) if clip else SiglipTextConfig(**settings, bos_token_id=None, eos_token_id=None)
 
 
 def text_encoder(side: Any) -> Any:

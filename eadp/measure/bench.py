@@ -149,7 +149,8 @@ def bench(
 ) -> Report:
     """Measure all methods and the unpruned model on the same samples.
 
-    samples: inputs of the model, one prompt each; the first is for warming up and counting, the first `warmup` in all.
+    samples: inputs of the model, one prompt each. Everything is counted on the first, before any is timed; the first
+    `warmup` do not count.
     progress is told after each run.
     """
     rows = [Row(), *(Row(method) for method in methods)]
