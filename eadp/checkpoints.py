@@ -23,7 +23,10 @@ def load_model(
     name: `pocket`, the folder of a checkpoint, its name on the hub, or `random:llava-1.5-7b` and the like: one of
     `eadp.measure.architectures` with random weights. layers: how many of its layers a random one has.
     """
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(f"there is no device {device!r}; give cpu, cuda or cuda:1") from error
     if name.startswith(RANDOM):
         from eadp.measure import untrained
 

@@ -35,20 +35,19 @@ class Footprint:
 
 
 def footprint(
-    model: Any, grids: list[Grid], keep: int | None, text: int, dtype: torch.dtype, batch: int = 1
+    model: Any, weights: int, grids: list[Grid], keep: int | None, text: int, dtype: torch.dtype, batch: int = 1
 ) -> Footprint:
-    """`batch` prompts of one image and `text` tokens each (answers included). model: as `flops.build` gives it."""
+    """`batch` prompts of one image and `text` tokens each (answers included). model: as `flops.build` gives it;
+    weights: its `weight_bytes`."""
     tokens = sum(prod(grid) for grid in grids)
     left = tokens if keep is None else min(keep, tokens)
     seen = activations(model, grids, tokens + text, left + text)
-    return Footprint(
-        weight_bytes(model, dtype),
-        batch * (left + text) * cache_bytes(model.config, dtype),
-        batch * seen * dtype.itemsize,
-    )
+    cache = (left + text) * cache_bytes(model.config, dtype)
+    return Footprint(weights, batch * cache, batch * seen * dtype.itemsize)
 
 
 def weight_bytes(model: Any, dtype: torch.dtype) -> int:
+    """Of the model and of the text encoder that guides it."""
     numbers = sum(weight.numel() for weight in model.parameters())
     side = text_side(model.config)
     if side is not None:
@@ -115,7 +114,8 @@ def available(device: torch.device) -> int:
 
 def check_fits(config: Any, grids: list[Grid], dtype: torch.dtype, device: torch.device, name: str) -> None:
     """Refuse a model that does not fit, before anything of it is allocated."""
-    need, free = footprint(build(config), grids, None, 64, dtype), available(device)
+    model, free = build(config), available(device)
+    need = footprint(model, weight_bytes(model, dtype), grids, None, 64, dtype)
     if need.total > free:
         layers = config.text_config.num_hidden_layers
         raise ValueError(

@@ -18,7 +18,7 @@ import torch
 
 from eadp.core import Grid
 from eadp.measure.flops import build, count
-from eadp.measure.footprint import UNITS, Footprint, footprint, said
+from eadp.measure.footprint import UNITS, Footprint, footprint, said, weight_bytes
 
 LARGEST_BATCH = 1 << 16
 
@@ -44,14 +44,22 @@ class Planner:
 
     def latency(self, keep: int) -> float:
         """A prefill's multiply-adds as a ratio to the one with all tokens."""
-        return self._multiply_adds(keep) / self._multiply_adds(self.tokens)
+        return self._multiply_adds(keep) / self._whole
+
+    @cached_property
+    def _whole(self) -> int:
+        return self._multiply_adds(self.tokens)
 
     def _multiply_adds(self, keep: int) -> int:
         return count(self.model, self.grids, keep, self.text, self.words).total
 
     def memory(self, keep: int, batch: int | None = None, text: int | None = None) -> Footprint:
         text = self.text if text is None else text
-        return footprint(self.model, self.grids, keep, text, self.dtype, batch or self.batch)
+        return footprint(self.model, self._weights, self.grids, keep, text, self.dtype, batch or self.batch)
+
+    @cached_property
+    def _weights(self) -> int:
+        return weight_bytes(self.model, self.dtype)
 
     def for_latency(self, ratio: float) -> int:
         """The most tokens that reach it."""
