@@ -123,9 +123,9 @@ def main(
 def page(report: Report, layers: int | None, reached: list[list[str]]) -> str:
     """What docs/measure.md shows."""
     about = (
-        f"`python benchmarks/prefill.py`: {report.model}, {layers or 'all'} layers of the language model (tower and text "
-        f"encoder in proportion), {len(report.base.runs)} rounds, one thread of a shared machine, CPU time. Nearly all of "
-        "the pruner's share is SigLIP's text encoder, which is always padded to 64 tokens."
+        f"{report.model}, {layers or 'all'} layers of the language model (tower and text encoder in proportion), "
+        f"{len(report.base.runs)} rounds, one thread of a shared machine, CPU time; `python benchmarks/prefill.py`. "
+        "Nearly all of the pruner's share is SigLIP's text encoder, which is always padded to 64 tokens."
     )
     tables = [common.markdown(*table(report)) for table in (bench_report.ratios, bench_report.counts)]
     return "\n\n".join([about, *tables, common.markdown(["what", "asked", "reached"], reached)])
