@@ -1,0 +1,28 @@
+"""What vLLM calls at its start: the new architectures, by name only, so that nothing is imported before it is needed."""
+
+from __future__ import annotations
+
+ARCHITECTURES = {
+    "llava": "EadpLlavaForConditionalGeneration",
+    "llava_next": "EadpLlavaNextForConditionalGeneration",
+    "qwen2_5_vl": "EadpQwen2_5_VLForConditionalGeneration",
+    "qwen3_vl": "EadpQwen3VLForConditionalGeneration",
+}
+"""The `model_type` of a checkpoint → the architecture that serves it pruned. Each has a file of its own here."""
+
+WITH_COORDINATES = ("qwen2_5_vl", "qwen3_vl")
+"""Families whose positions are coordinates, so that kept tokens must take theirs along."""
+
+
+def register() -> None:
+    """Make the architectures known. vLLM calls it in every process, at times more than once."""
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+
+    from eadp.serve.coordinates import CoordinatesConfig
+
+    for family, architecture in ARCHITECTURES.items():
+        if architecture not in ModelRegistry.get_supported_archs():
+            ModelRegistry.register_model(architecture, f"eadp.serve.{family}:{architecture}")
+        if family in WITH_COORDINATES:
+            MODELS_CONFIG_MAP[architecture] = CoordinatesConfig

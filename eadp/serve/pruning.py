@@ -1,0 +1,131 @@
+"""The side that runs the model: looks at the images, chooses their tokens, hands the engine what stays."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from vllm.logger import init_logger
+
+from eadp.methods import make
+from eadp.models.family import Family
+from eadp.runtime.choose import Chooser
+from eadp.serve import versions
+from eadp.serve.features import Look, LookCache
+from eadp.serve.metrics import Metrics
+from eadp.serve.processing import IMAGE, REQUEST
+from eadp.serve.request import Request, ServerSettings
+
+versions.check()
+logger = init_logger(f"vllm.{__name__}")
+
+Item = dict[str, Tensor]
+"""What the engine hands over of one image."""
+
+
+class PruningModel(nn.Module):
+    """Before a stock model in the order of its base classes. Families say how to look at images."""
+
+    processor: type
+    """The family's `PruningProcessor`."""
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        self.eadp_settings = ServerSettings.of(self.config, self.processor.positions)
+        self.eadp_looks = LookCache(self.eadp_settings.cache_mib << 20)
+        self.eadp_metrics = Metrics()
+        self.eadp_guide: Any = None
+        self.eadp_room = vllm_config.scheduler_config.max_num_batched_tokens
+        self.eadp_place = vllm_config.model_config
+
+    @abstractmethod
+    def items(self, **kwargs: Any) -> list[Item]:
+        """The engine's batch of images, one by one."""
+
+    @abstractmethod
+    def tokens_of(self, item: Item) -> int:
+        """How many tokens the vision tower gives for an image."""
+
+    @abstractmethod
+    def look(self, items: Sequence[Item]) -> list[Look]:
+        """Run the vision side."""
+
+    def family(self, kind: type[Family], **parts: Any) -> Family:
+        """What `eadp.models` knows of the family, without a transformers model behind it."""
+        base = nn.Module()
+        for name, part in {"config": self.config, **parts}.items():
+            setattr(base, name, part)
+        return kind(base)
+
+    def finished(self, look: Look, slots: Tensor, rows: Tensor) -> Tensor:
+        """The rows that stay as the engine gets them. slots: which placeholders of the unpruned image they filled."""
+        return rows
+
+    @torch.inference_mode()
+    def embed_multimodal(self, **kwargs: Any) -> list[Tensor]:
+        if REQUEST not in kwargs:
+            return []
+        requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST)]
+        keys = [bytes(data.tolist()) for data in kwargs.pop(IMAGE)]
+        looks = self._looks(self.items(**kwargs), keys)
+        pruned = [self._pruned(look, request) for look, request in zip(looks, requests, strict=True)]
+        self.eadp_metrics.report()
+        return pruned
+
+    def _looks(self, items: Sequence[Item], keys: Sequence[bytes]) -> list[Look]:
+        found = {key: look for key in keys if (look := self.eadp_looks.get(key)) is not None}
+        missing = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
+        for part in self._portions(missing):
+            for key, look in zip(part, self.look([missing[key] for key in part]), strict=True):
+                found[key] = look
+                self.eadp_looks.put(key, look)
+        self.eadp_metrics.images(len(keys), spared=len(keys) - len(missing))
+        return [found[key] for key in keys]
+
+    def _portions(self, items: dict[bytes, Item]) -> Iterator[list[bytes]]:
+        """As many images at a time as the engine's budget allows: it counts what stays, the tower sees all."""
+        part: list[bytes] = []
+        room = self.eadp_room
+        for key, item in items.items():
+            tokens = self.tokens_of(item)
+            if part and tokens > room:
+                yield part
+                part, room = [], self.eadp_room
+            part.append(key)
+            room -= tokens
+        if part:
+            yield part
+
+    def _pruned(self, look: Look, request: Request) -> Tensor:
+        picture, total = look.picture, len(look.picture)
+        count = request.count(total)
+        if count == total:
+            return self.finished(look, torch.arange(picture.length), look.rows)
+        start = time.perf_counter()
+        guide = self.eadp_guide if request.reads else None
+        chooser = Chooser(request.method, guide, "image", keep_newlines=True)
+        text = None if guide is None else guide.encode(request.question)
+        try:
+            selection, _ = chooser.select([picture], look.features, text)
+        except ValueError:
+            # The prompt has its placeholders already, and an exception would end the engine for everyone.
+            logger.exception("%s failed on an image; evenly spread tokens stay instead", request.method.name)
+            self.eadp_metrics.failed()
+            selection, _ = Chooser(make("uniform", keep=count), None, "image", True).select(
+                [picture], look.features, None
+            )
+        kept, rows = selection.indices.cpu(), look.rows
+        if len(kept) != count:
+            raise RuntimeError(f"{selection.method} kept {len(kept)} tokens where the prompt has room for {count}")
+        if selection.merge is not None:
+            slots = picture.slots.to(rows.device)
+            rows = rows.clone()
+            rows[slots[kept.to(rows.device)]] = selection.merge.to(rows) @ look.rows[slots]
+        stays = chooser.stays(picture, kept).nonzero().flatten()
+        pruned = self.finished(look, stays, rows[stays.to(rows.device)])
+        self.eadp_metrics.pruned(total, count, time.perf_counter() - start)
+        return pruned
