@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import torch
 from PIL import Image
 
-from eadp.core import Relevance
 from eadp.evaluate.statistics import wilson
 from eadp.methods import Method, make
 from eadp.pocket import guide as pocket_guide
 from eadp.pocket import load
 from eadp.pocket.samples import Sample, samples
-from eadp.pocket.world import COLOURS, SHAPES, Split
+from eadp.pocket.world import Split
 from eadp.runtime import attach
 
 ALL, BLIND, MAJORITY = "all tokens", "blind", "majority answer"
@@ -150,50 +149,3 @@ def _batches(items: Iterable[Sample], size: int) -> Iterator[list[Sample]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
-
-
-@dataclass(frozen=True)
-class Pointing:
-    """Whether relevance maps point at what is asked.
-
-    ratio:  mean relevance inside the boxes of what a question is about over the mean outside, averaged over questions.
-    ordered: share of the questions whose content words have a lower mean entropy than their function words.
-    """
-
-    ratio: float
-    ordered: float
-    questions: int
-
-
-CONTENT = {*COLOURS, *SHAPES, *(f"{shape}s" for shape in SHAPES), "crosses"}
-"""Words that name something to be seen."""
-
-
-@torch.inference_mode()
-def pointing(total: int, split: Split = "test", sign: float | None = None, **settings: Any) -> Pointing:
-    """Measure EADP's maps with these settings, on questions about something that is there."""
-    model, processor = load()
-    guide = pocket_guide(model, processor, sign)
-    ratios, ordered = [], []
-    with attach(model, processor, method="eadp", keep=1, guide=guide, **settings) as pruned:
-        for sample in samples(split, total):
-            if not sample.boxes:
-                continue
-            model(**processor(images=sample.image, text=sample.prompt, return_tensors="pt"), logits_to_keep=1)
-            relevance = cast(Relevance, pruned.last[0].relevance)
-            inside = _inside(pruned.pictures[0].grids[0], sample.boxes)
-            ratios.append((relevance.score[inside].mean() / relevance.score[~inside].mean()).item())
-            if relevance.words is not None:
-                content = torch.tensor([word.lower().strip(" ?.,") in CONTENT for word in relevance.words])
-                if content.any() and not content.all():
-                    ordered.append((relevance.entropy[content].mean() < relevance.entropy[~content].mean()).item())
-    return Pointing(sum(ratios) / len(ratios), sum(ordered) / max(1, len(ordered)), len(ratios))
-
-
-def _inside(grid: tuple[int, int], boxes: Sequence[tuple[float, float, float, float]]) -> torch.Tensor:
-    """N, true for the cells whose centre lies in one of the boxes."""
-    y, x = torch.meshgrid(*((torch.arange(side) + 0.5) / side for side in grid), indexing="ij")
-    there = torch.zeros(grid, dtype=torch.bool)
-    for top, left, bottom, right in boxes:
-        there |= (y >= top) & (y < bottom) & (x >= left) & (x < right)
-    return there.flatten()
