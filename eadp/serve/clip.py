@@ -74,5 +74,3 @@ def _watched(weights: Iterable[tuple[str, Tensor]], norm: dict[str, Tensor]) -> 
         if rest.startswith("vision_model.post_layernorm."):
             norm[rest.rpartition(".")[2]] = weight.clone()
         yield before + tower + rest, weight
-
-

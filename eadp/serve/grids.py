@@ -56,9 +56,7 @@ class GridModel(PruningModel):
     def items(self, *, pixel_values: Tensor, image_grid_thw: Any, **_: Any) -> list[Item]:
         grids = torch.as_tensor(image_grid_thw).cpu().view(-1, 3)
         parts = pixel_values.split(grids.prod(1).tolist())
-        return [
-            {"pixel_values": part, "image_grid_thw": grid[None]} for part, grid in zip(parts, grids, strict=True)
-        ]
+        return [{"pixel_values": part, "image_grid_thw": grid[None]} for part, grid in zip(parts, grids, strict=True)]
 
     def tokens_of(self, item: Item) -> int:
         return int(item["image_grid_thw"].prod()) // self.config.vision_config.spatial_merge_size**2

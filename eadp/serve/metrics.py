@@ -62,7 +62,11 @@ class Metrics:
         if not images or now - self._since < LOG_EVERY:
             return
         logger.info(
-            "eadp: %d images pruned, %d → %d visual tokens, %.1f ms an image", images, tokens, kept, milliseconds / images
+            "eadp: %d images pruned, %d → %d visual tokens, %.1f ms an image",
+            images,
+            tokens,
+            kept,
+            milliseconds / images,
         )
         self._since, self._sums = now, [0, 0, 0, 0.0]
 

@@ -1,7 +1,7 @@
 """M-RoPE positions of prompts whose images are pruned: each kept token has the coordinates it had.
 
 A text token's position does not depend on which tokens of an image stay, only on the image's grid: text after a
-rows×columns image goes on at its start + max(rows, columns). So everything but the kept tokens' own coordinates is known
+rows×columns image goes on at its start + max(rows, columns). So all but the kept tokens' own coordinates is known
 before the image is seen, and only those are filled in later.
 """
 

@@ -1,4 +1,4 @@
-"""What vLLM calls at its start: the new architectures, by name only, so that nothing is imported before it is needed."""
+"""What vLLM calls at its start: the new architectures by name only, so that nothing is imported too early."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The side that takes requests: reads the question, makes it part of the images' hashes, shortens the prompt.
 
-vLLM keys its processor, encoder and prefix caches by one hash of each image and of `hf_processor_mm_kwargs`. The request
-is put in there before anything is hashed, so that another question or budget is another item, and the same one a hit.
+vLLM keys its processor, encoder and prefix caches by one hash of each image and of `hf_processor_mm_kwargs`. The
+request is put in there before anything is hashed, so that another question or budget is another item, and the same one
+a hit.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class PruningProcessor:
         super().__init__(info, *args, **kwargs)
         self._server = ServerSettings.of(info.get_hf_config(), self.positions)
         if KEY in (info.ctx.get_mm_config().mm_processor_kwargs or {}):
-            raise ValueError(f'settings for the whole server belong into --hf-overrides \'{{"{KEY}": {{…}}}}\'')
+            raise ValueError(f"settings for the whole server belong into --hf-overrides '{{\"{KEY}\": {{…}}}}'")
 
     def apply(self, inputs: Any, timing_ctx: Any) -> Any:
         own = dict(inputs.hf_processor_mm_kwargs)

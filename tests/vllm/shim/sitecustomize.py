@@ -1,7 +1,7 @@
 """Lets torchvision be imported where only its CUDA build is to be had beside a CPU torch.
 
-Its compiled operators then cannot load, and importing it fails at the first it describes to torch. Naming those two is
-enough for the transforms, which is all that image processors use. On PYTHONPATH, so that the server's processes have it.
+Its compiled operators then cannot load, and importing it fails at the first that it describes to torch. Naming two is
+enough for the transforms, which is all that image processors use. On PYTHONPATH, so that a server's processes have it.
 """
 
 import sys
