@@ -21,7 +21,7 @@ class ImagesOnly:
     """Before a stock processing info: clips are for the stock architecture, which prunes them in its own way."""
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        return {"image": None}
+        return {"image": None, "video": 0}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
         return {"image": self.get_max_image_tokens()}

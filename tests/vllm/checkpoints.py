@@ -29,7 +29,9 @@ def _made(family: str, folder: Path) -> Path:
     kind, settings = tiny.CONFIGS[family]
     text = {**settings["text_config"], **HEADS}
     if "rope_parameters" in text:
-        text["rope_parameters"] = {**text["rope_parameters"], "mrope_section": [4, 6, 6]}
+        # Qwen3 always has its axes interleaved; transformers knows that, vLLM reads it.
+        interleaved = {"mrope_interleaved": True} if family == "qwen3_vl" else {}
+        text["rope_parameters"] = {**text["rope_parameters"], "mrope_section": [4, 6, 6], **interleaved}
     tiny.build(kind(**{**settings, "text_config": text})).save_pretrained(folder)
     _processor(family).save_pretrained(folder)
     if family.startswith("llava"):
