@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo test test-fast lint setup bench clean
+.PHONY: pocket demo test test-fast test-vllm lint setup bench clean
 .DEFAULT_GOAL := help
 
 help: ## What there is
@@ -25,6 +25,9 @@ test: lint ## Lint, types and all tests
 
 test-fast: $(READY) ## The tests that take no more than a few seconds each
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-vllm: $(READY) ## The vLLM plugin in vLLM's own environment, which is made once (a large download)
+	PYTHONPATH=. "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

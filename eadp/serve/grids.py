@@ -15,9 +15,10 @@ from eadp.serve import mrope
 from eadp.serve.features import Look
 from eadp.serve.processing import PruningProcessor
 from eadp.serve.pruning import Item, PruningModel
+from eadp.serve.stock import Stock
 
 
-class ImagesOnly:
+class ImagesOnly(Stock):
     """Before a stock processing info: clips are for the stock architecture, which prunes them in its own way."""
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
@@ -53,9 +54,9 @@ class GridModel(PruningModel):
             self.eadp_guide = EmbeddingGuide(self.language_model.model.embed_tokens, tokenizer)
         return loaded
 
-    def items(self, *, pixel_values: Tensor, image_grid_thw: Any, **_: Any) -> list[Item]:
-        grids = torch.as_tensor(image_grid_thw).cpu().view(-1, 3)
-        parts = pixel_values.split(grids.prod(1).tolist())
+    def items(self, batch: dict[str, Any]) -> list[Item]:
+        grids = torch.as_tensor(batch["image_grid_thw"]).cpu().view(-1, 3)
+        parts = batch["pixel_values"].split(grids.prod(1).tolist())
         return [{"pixel_values": part, "image_grid_thw": grid[None]} for part, grid in zip(parts, grids, strict=True)]
 
     def tokens_of(self, item: Item) -> int:

@@ -31,8 +31,8 @@ class EadpLlavaProcessor(PruningProcessor, LlavaMultiModalProcessor):
 class EadpLlavaForConditionalGeneration(ClipModel, LlavaForConditionalGeneration):
     processor = EadpLlavaProcessor
 
-    def items(self, *, pixel_values: Any, **_: Any) -> list[Item]:
-        return [{"pixel_values": pixels} for pixels in pixel_values]
+    def items(self, batch: dict[str, Any]) -> list[Item]:
+        return [{"pixel_values": pixels} for pixels in batch["pixel_values"]]
 
     def tokens_of(self, item: Item) -> int:
         vision = self.config.vision_config

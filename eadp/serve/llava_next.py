@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers.models.llava_next.modeling_llava_next import LlavaNextModel, get_anyres_image_grid_shape
@@ -50,12 +50,12 @@ class EadpLlavaNextProcessor(PruningProcessor, LlavaNextMultiModalProcessor):
 class EadpLlavaNextForConditionalGeneration(ClipModel, LlavaNextForConditionalGeneration):
     processor = EadpLlavaNextProcessor
 
-    def items(self, *, pixel_values: Any, image_sizes: Any, **_: Any) -> list[Item]:
-        sizes = torch.as_tensor(image_sizes).cpu().view(-1, 2)
+    def items(self, batch: dict[str, Any]) -> list[Item]:
+        sizes = torch.as_tensor(batch["image_sizes"]).cpu().view(-1, 2)
         # Beside an image of more crops, the processor fills up with black ones.
         return [
             {"pixel_values": crops[: 1 + _crops(self.config, size.tolist())], "image_sizes": size}
-            for crops, size in zip(pixel_values, sizes, strict=True)
+            for crops, size in zip(batch["pixel_values"], sizes, strict=True)
         ]
 
     def tokens_of(self, item: Item) -> int:
@@ -72,7 +72,7 @@ class EadpLlavaNextForConditionalGeneration(ClipModel, LlavaNextForConditionalGe
             for size, each in zip(sizes, features, strict=True)
         ]
         # What stock transformers does to features, done to numbers, says where each of them went.
-        packing = partial(LlavaNextModel.pack_image_features, SimpleNamespace(config=self.config))
+        packing = partial(cast(Any, LlavaNextModel).pack_image_features, SimpleNamespace(config=self.config))
         family = self.family(LlavaNext, pack_image_features=packing)
         pictures = self.pictures(family, states, [len(each) for each in rows], image_sizes=sizes)
         return [Look(picture, each, each.shape[-1]) for picture, each in zip(pictures, rows, strict=True)]

@@ -7,6 +7,7 @@ The workers are processes of their own. vLLM's endpoint shows what they count wh
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from prometheus_client import REGISTRY, Counter, Histogram
 from vllm.distributed import get_tensor_model_parallel_rank
@@ -71,11 +72,11 @@ class Metrics:
         self._since, self._sums = now, [0, 0, 0, 0.0]
 
 
-def _counter(name: str, what: str) -> Counter:
+def _counter(name: str, what: str) -> Any:
     return _collector(Counter, name, what)
 
 
-def _collector(kind: type, name: str, what: str, **options: object) -> object:
+def _collector(kind: Any, name: str, what: str, **options: Any) -> Any:
     """A second engine in the same process counts on with the same collectors."""
     known = getattr(REGISTRY, "_names_to_collectors", {})
     return known.get(name) or kind(name, what, **options)

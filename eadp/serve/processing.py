@@ -18,13 +18,14 @@ from vllm.multimodal.parse import ImageEmbeddingItems
 
 from eadp.models.question import question_of
 from eadp.serve.request import EVERYTHING, KEY, Request, ServerSettings
+from eadp.serve.stock import Stock
 
 REQUEST, IMAGE = "eadp_request", "eadp_image"
 """What travels to the workers with each image: the request, and the image's own key, whatever is asked about it."""
 
 
-class PruningProcessor:
-    """Before a stock multimodal processor in the order of its base classes."""
+class PruningProcessor(Stock):
+    """Before a stock multimodal processor."""
 
     positions: ClassVar[str]
     """Of kept tokens in this family: "keep" their own, or "repack"."""
@@ -46,7 +47,7 @@ class PruningProcessor:
 
     def _asked(self, request: Request, prompt: Sequence[int]) -> Request:
         """The request with its question. Methods that read none get none, so that all questions share their hits."""
-        if not request.reads:
+        if request.method is None or not request.reads:
             return replace(request, question="")
         question = request.question or question_of(
             torch.tensor(prompt), self.info.get_tokenizer(), self.info.get_hf_config()

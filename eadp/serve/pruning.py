@@ -5,20 +5,22 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from vllm.logger import init_logger
 
+from eadp.core import Selection
 from eadp.methods import make
 from eadp.models.family import Family
 from eadp.runtime.choose import Chooser
 from eadp.serve import versions
 from eadp.serve.features import Look, LookCache
 from eadp.serve.metrics import Metrics
-from eadp.serve.processing import IMAGE, REQUEST
+from eadp.serve.processing import IMAGE, REQUEST, PruningProcessor
 from eadp.serve.request import Request, ServerSettings
+from eadp.serve.stock import Stock
 
 versions.check()
 logger = init_logger(f"vllm.{__name__}")
@@ -27,11 +29,10 @@ Item = dict[str, Tensor]
 """What the engine hands over of one image."""
 
 
-class PruningModel(nn.Module):
-    """Before a stock model in the order of its base classes. Families say how to look at images."""
+class PruningModel(Stock):
+    """Before a stock model. Families say how to look at images."""
 
-    processor: type
-    """The family's `PruningProcessor`."""
+    processor: ClassVar[type[PruningProcessor]]
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
@@ -43,7 +44,7 @@ class PruningModel(nn.Module):
         self.eadp_place = vllm_config.model_config
 
     @abstractmethod
-    def items(self, **kwargs: Any) -> list[Item]:
+    def items(self, batch: dict[str, Any]) -> list[Item]:
         """The engine's batch of images, one by one."""
 
     @abstractmethod
@@ -71,7 +72,7 @@ class PruningModel(nn.Module):
             return []
         requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST)]
         keys = [bytes(data.tolist()) for data in kwargs.pop(IMAGE)]
-        looks = self._looks(self.items(**kwargs), keys)
+        looks = self._looks(self.items(kwargs), keys)
         pruned = [self._pruned(look, request) for look, request in zip(looks, requests, strict=True)]
         self.eadp_metrics.report()
         return pruned
@@ -101,31 +102,35 @@ class PruningModel(nn.Module):
             yield part
 
     def _pruned(self, look: Look, request: Request) -> Tensor:
-        picture, total = look.picture, len(look.picture)
+        """The rows of an image that stay, as the engine gets them."""
+        picture, method, total = look.picture, request.method, len(look.picture)
         count = request.count(total)
-        if count == total:
+        if method is None or count == total:
             return self.finished(look, torch.arange(picture.length), look.rows)
         start = time.perf_counter()
         guide = self.eadp_guide if request.reads else None
-        chooser = Chooser(request.method, guide, "image", keep_newlines=True)
-        text = None if guide is None else guide.encode(request.question)
-        try:
-            selection, _ = chooser.select([picture], look.features, text)
-        except ValueError:
-            # The prompt has its placeholders already, and an exception would end the engine for everyone.
-            logger.exception("%s failed on an image; evenly spread tokens stay instead", request.method.name)
-            self.eadp_metrics.failed()
-            selection, _ = Chooser(make("uniform", keep=count), None, "image", True).select(
-                [picture], look.features, None
-            )
-        kept, rows = selection.indices.cpu(), look.rows
-        if len(kept) != count:
-            raise RuntimeError(f"{selection.method} kept {len(kept)} tokens where the prompt has room for {count}")
+        chooser = Chooser(method, guide, "image", keep_newlines=True)
+        selection = self._selected(chooser, look, request.question, count)
+        kept, rows, slots = selection.indices.cpu(), look.rows, picture.slots
         if selection.merge is not None:
-            slots = picture.slots.to(rows.device)
             rows = rows.clone()
-            rows[slots[kept.to(rows.device)]] = selection.merge.to(rows) @ look.rows[slots]
+            rows[slots[kept].to(rows.device)] = selection.merge.to(rows) @ look.rows[slots.to(rows.device)]
         stays = chooser.stays(picture, kept).nonzero().flatten()
         pruned = self.finished(look, stays, rows[stays.to(rows.device)])
         self.eadp_metrics.pruned(total, count, time.perf_counter() - start)
         return pruned
+
+    def _selected(self, chooser: Chooser, look: Look, question: str, count: int) -> Selection:
+        """The method's choice. Where it fails, and the log and a counter say so, tokens spread evenly: the prompt has
+        its placeholders already, and an exception would end the engine for everyone."""
+        try:
+            text = None if chooser.guide is None else chooser.guide.encode(question)
+            selection, _ = chooser.select([look.picture], look.features, text)
+            if len(selection) != count:
+                raise ValueError(f"{selection.method} kept {len(selection)} tokens, but the prompt has {count} places")
+        except ValueError:
+            logger.exception("%s failed on an image; tokens spread evenly stay instead", chooser.method.name)
+            self.eadp_metrics.failed()
+            even = Chooser(make("uniform", keep=count), None, "image", keep_newlines=True)
+            selection, _ = even.select([look.picture], look.features, None)
+        return selection
