@@ -73,7 +73,7 @@ def checkpoint(folder: Path) -> Path:
     return folder
 
 
-def body(seed: int, keep: int | float) -> dict[str, Any]:
+def body(seed: int, keep: int | str) -> dict[str, Any]:
     pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), dtype=np.uint8)
     written = io.BytesIO()
     Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.NEAREST).save(written, "png")
@@ -130,7 +130,7 @@ def main(
 ) -> None:
     if quick:
         rounds, requests = 1, 4
-    ways: dict[str, int | float] = {"pruned": keep, "unpruned": 1.0}
+    ways: dict[str, int | str] = {"pruned": keep, "unpruned": "all"}
     seeds = count()
     found: dict[str, dict[str, list[float]]] = {way: {"rate": [], "first": []} for way in ways}
     with tempfile.TemporaryDirectory() as place, socket.socket() as free:

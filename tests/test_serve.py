@@ -37,7 +37,9 @@ def test_a_request_s_settings_go_before_the_server_s() -> None:
     assert ours.request({"keep": 8}).method.keep == 8
     assert ours.request({"keep": 8}).method.beta == 3.0
     assert ours.request({"question": " Where? "}).question == "Where?"
+    assert ours.request({"keep": "all"}).method is None
     assert ours.request({"keep": 1.0}).method is None
+    assert ours.request({"keep": 1}).method.keep == 1
 
 
 def test_another_method_takes_only_the_budget_from_the_server() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from eadp.serve import versions
+
 ARCHITECTURES = {
     "llava": "EadpLlavaForConditionalGeneration",
     "llava_next": "EadpLlavaNextForConditionalGeneration",
@@ -15,14 +17,18 @@ WITH_COORDINATES = ("qwen2_5_vl", "qwen3_vl")
 
 
 def register() -> None:
-    """Make the architectures known. vLLM calls it in every process, at times more than once."""
+    """Make the architectures known. vLLM calls it in every process, at times more than once.
+
+    With another release of vLLM they are refused when one is asked for; who asks for none is not bothered.
+    """
     from vllm.model_executor.models import ModelRegistry
-    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
-    from eadp.serve.coordinates import CoordinatesConfig
-
+    tested = versions.installed() in versions.TESTED
     for family, architecture in ARCHITECTURES.items():
-        if architecture not in ModelRegistry.get_supported_archs():
-            ModelRegistry.register_model(architecture, f"eadp.serve.{family}:{architecture}")
-        if family in WITH_COORDINATES:
-            MODELS_CONFIG_MAP[architecture] = CoordinatesConfig
+        ModelRegistry.register_model(architecture, f"eadp.serve.{family if tested else 'refused'}:{architecture}")
+    if tested:
+        from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+
+        from eadp.serve.coordinates import CoordinatesConfig
+
+        MODELS_CONFIG_MAP.update({ARCHITECTURES[family]: CoordinatesConfig for family in WITH_COORDINATES})

@@ -15,14 +15,12 @@ from eadp.core import Selection
 from eadp.methods import make
 from eadp.models.family import Family
 from eadp.runtime.choose import Chooser
-from eadp.serve import versions
 from eadp.serve.features import Look, LookCache
 from eadp.serve.metrics import Metrics
 from eadp.serve.processing import IMAGE, REQUEST, PruningProcessor
 from eadp.serve.request import Request, ServerSettings
 from eadp.serve.stock import Stock
 
-versions.check()
 logger = init_logger(f"vllm.{__name__}")
 
 Item = dict[str, Tensor]
@@ -66,7 +64,6 @@ class PruningModel(Stock):
         """The rows that stay as the engine gets them. slots: which placeholders of the unpruned image they filled."""
         return rows
 
-    @torch.inference_mode()
     def embed_multimodal(self, **kwargs: Any) -> list[Tensor]:
         if REQUEST not in kwargs:
             return []

@@ -20,8 +20,8 @@ from eadp.methods.base import REGISTRY
 
 KEY = "eadp"
 """The name of our settings, in a server's overrides and in a request's `mm_processor_kwargs`."""
-EVERYTHING = 1.0
-"""keep: every token stays, nothing is computed."""
+EVERYTHING = "all"
+"""keep: every token stays, nothing is computed. The share 1.0 says the same, but some clients write that as 1."""
 COUNT_FIRST = "the engine must know how many tokens stay before it sees the image"
 
 
@@ -121,7 +121,8 @@ class ServerSettings:
         question = chosen.pop("question", "")
         if not isinstance(question, str):
             raise ValueError(f"question must be a text, got {question!r}")
-        if chosen.get("keep") == EVERYTHING and isinstance(chosen["keep"], float):
+        keep = chosen.get("keep")
+        if keep == EVERYTHING or (isinstance(keep, float) and keep == 1):
             return Request(None)
         return Request(self._method(chosen), question.strip())
 
@@ -133,9 +134,7 @@ class ServerSettings:
             raise ValueError(f"{name} cannot be served; these can: {', '.join(servable())}")
         known = {each.name for each in fields(REGISTRY[name]) if each.init}
         if unknown := sorted(set(chosen) - known):
-            raise ValueError(
-                f"{name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))} (and question)"
-            )
+            raise ValueError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
         if chosen.get("coverage") is not None:
             raise ValueError(f"coverage cannot be served: {COUNT_FIRST}; give keep")
         try:
