@@ -10,7 +10,7 @@ HOSTS  := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo test test-fast test-hosts lint setup bench clean
+.PHONY: pocket demo test test-fast test-hosts test-vllm lint setup bench clean
 .DEFAULT_GOAL := help
 
 help: ## What there is
@@ -35,6 +35,9 @@ test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, e
 		PYTHONPATH=$(CURDIR):$(CURDIR)/tests/hosts/shim OMP_NUM_THREADS=1 \
 		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host || exit 1; \
 	done
+
+test-vllm: $(READY) ## The vLLM plugin in vLLM's own environment, which is made once (a large download)
+	PYTHONPATH=. "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
