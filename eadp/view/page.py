@@ -89,7 +89,7 @@ def build(asker: Asker) -> gr.Blocks:
                     label=f"Or your own picture: at most {UPLOAD.upper()} and {MEGAPIXELS} megapixels",
                     type="filepath",
                     elem_id="upload",
-                    height=110,
+                    height=150,
                 )
                 shown = gr.Image(
                     value=image, label="What is asked about", interactive=False, height=260, buttons=[], elem_id="shown"

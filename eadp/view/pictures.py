@@ -11,6 +11,9 @@ from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 MEGAPIXELS = 50
 """What a picture may have. A hundred would take 300 MB in memory, and no model sees them."""
 
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Those that are read. Pillow knows more, and some of them run programs of their own."""
+
 FRAMES = 64
 """Frames of a clip that are looked at; of a longer one so many, evenly spread."""
 
@@ -30,9 +33,11 @@ def read(path: str | Path, frames: int = FRAMES) -> list[Image.Image]:
             )
         return [_decoded(_opened(each)) for each in evenly(files, frames)]
     picture = _opened(path)
-    count = getattr(picture, "n_frames", 1)
+    # Telephones put a second picture for depth into their JPEGs: those are no clips.
+    count = 1 if picture.format in ("JPEG", "MPO") else getattr(picture, "n_frames", 1)
     if count == 1:
         return [_decoded(picture)]
+    _fits(path, picture, min(count, frames))
     wanted = {*evenly(range(count), frames)}
     return [_decoded(frame) for number, frame in enumerate(ImageSequence.Iterator(picture)) if number in wanted]
 
@@ -49,23 +54,28 @@ def _opened(path: Path) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            picture = Image.open(path)
+            picture = Image.open(path, formats=FORMATS)
     except UnidentifiedImageError:
-        raise ValueError(f"{path.name} is no picture that can be read: give a PNG, JPEG, WebP, GIF, …") from None
+        raise ValueError(f"{path.name} is no picture that can be read: give a {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
         raise ValueError(f"{path.name} is too large: at most {MEGAPIXELS} megapixels are read; scale it down") from None
-    width, height = picture.size
-    if width * height > MEGAPIXELS * 1_000_000:
-        raise ValueError(
-            f"{path.name} has {width}×{height} pixels: at most {MEGAPIXELS} megapixels are read; scale it down"
-        )
+    _fits(path, picture, 1)
     return picture
+
+
+def _fits(path: Path, picture: Image.Image, frames: int) -> None:
+    width, height = picture.size
+    if width * height * frames > MEGAPIXELS * 1_000_000:
+        times = f" in each of {frames} frames" if frames > 1 else ""
+        raise ValueError(
+            f"{path.name} has {width}×{height} pixels{times}: at most {MEGAPIXELS} megapixels are read; scale it down"
+        )
 
 
 def _decoded(picture: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(picture).convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # what broken files make decoders raise is of every kind
         name = Path(getattr(picture, "filename", "the picture")).name
         raise ValueError(f"{name} is damaged, its pixels cannot be read ({error})") from error
 
