@@ -104,7 +104,7 @@ def build(asker: Asker) -> gr.Blocks:
                 told = gr.HTML(elem_id="answers")
         found = gr.HTML(elem_id="report")
         hidden: dict[str, Any] = {"api_visibility": "private"}
-        upload.upload(preview, [upload, choice], [shown, told], **hidden)
+        gr.on([upload.upload, upload.clear], preview, [upload, choice], [shown, told], **hidden)
         choice.input(choose, choice, [shown, told, upload, asked], **hidden)
         for event in (button.click, asked.submit):
             event(look, [upload, choice, asked, methods, keep], [told, found], **hidden)
