@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 import eadp
 from eadp.cli import app
 from eadp.evaluate import pocket as benchmark
+from eadp.evaluate.maps import pointing
 from eadp.evaluate.pocket import ALL, BLIND, MAJORITY, Setting
 from eadp.pocket.samples import samples
 from eadp.runtime import before
@@ -37,10 +38,10 @@ def test_a_model_that_sees_nothing_knows_little(report):
 
 @pytest.mark.slow
 def test_maps_point_at_what_is_asked():
-    found = benchmark.pointing(32, "validation")
+    found = pointing(32, "validation")
     assert found.ratio > 2
-    assert found.ordered > 0.8
-    assert benchmark.pointing(32, "validation", sign=-1).ratio < 1
+    assert found.in_order > 0.8
+    assert pointing(32, "validation", sign=-1).ratio < 1
 
 
 @pytest.fixture(scope="module")
@@ -107,5 +108,8 @@ def test_the_benchmark_writes_its_files(tmp_path):
     arguments = ["eval", "pocket", "--methods", "uniform", "--keep", "16", "--samples", "8", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "table.md", "accuracy.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("manifest.json", "samples.jsonl"),
+        *("results.json", "table.md", "accuracy.png"),
+    }
     assert "uniform 16" in (tmp_path / "table.md").read_text()

@@ -83,6 +83,16 @@ def _dense_gains(columns, weights, covered, gone, gains):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
+def _first_gains(columns, weights, gains):  # type: ignore[no-untyped-def]
+    """The same where nothing is covered yet: gain(u) = Σ_j w_j · S_uj."""
+    gains[:] = 0.0
+    for j in range(len(weights)):
+        w, column = weights[j], columns[j]
+        for u in range(len(gains)):
+            gains[u] += w * column[u]
+
+
+@njit(cache=True, nogil=True)
 def _one_gain(row, weights, covered):  # type: ignore[no-untyped-def]
     """gain(u) for the one candidate whose row this is: the same sum in the same order as `_dense_gains`."""
     total = 0.0
@@ -132,7 +142,7 @@ def facility_greedy(rows, columns, weights, limit, goal):  # type: ignore[no-unt
     for j in range(n):
         if weights[j] == 0.0:
             covered[j] = np.inf
-    _dense_gains(columns, weights, covered, order[:0], gains)
+    _first_gains(columns, weights, gains)
     reached, scale, updates, done = 0.0, _maximum(gains), 0, 0
     while done < limit and reached < goal:
         top = _maximum(gains)
@@ -153,7 +163,7 @@ def facility_greedy(rows, columns, weights, limit, goal):  # type: ignore[no-unt
         order[done], picked_gains[done] = pick, gain
         reached += gain
         done += 1
-        if 2 * count > n:
+        if 4 * count > 3 * n:  # computing a column anew is cheaper than correcting it
             _dense_gains(columns, weights, covered, order[:done], gains)
             scale, updates = _maximum(gains), 0
         else:
@@ -172,10 +182,11 @@ def facility_greedy(rows, columns, weights, limit, goal):  # type: ignore[no-unt
 @njit(cache=True, nogil=True)
 def _largest(values, k):  # type: ignore[no-untyped-def]
     """The sum of the k largest values, those below 0 counting as 0."""
-    ordered = np.sort(values)
+    smaller = len(values) - k
+    largest = np.partition(values, smaller)[smaller:] if smaller > 0 else values
     total = 0.0
-    for i in range(max(0, len(values) - k), len(values)):
-        total += max(0.0, ordered[i])
+    for value in largest:
+        total += max(0.0, value)
     return total
 
 
