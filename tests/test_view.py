@@ -178,6 +178,7 @@ def test_a_report_of_24_by_24_tokens_is_small():
     assert len(to_html(made).encode()) < 1_500_000
 
 
+@pytest.mark.slow
 def test_a_report_of_64_frames_is_small():
     frames = [noise(384, 384, seed) for seed in range(64)]
     made = exhibit([(13, 13)] * 64, frames, 64 * 32, methods=("eadp", "topk", "random"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import tiny
 import torch
 from exhibits import noise
 from test_cli import run
+from transformers import BatchFeature
 
 import eadp
 from eadp.checkpoints import ask
@@ -14,7 +17,7 @@ from eadp.models.guides import EmbeddingGuide
 from eadp.pocket.samples import samples
 from eadp.pocket.world import clip
 from eadp.pocket.world import draw as scene_picture
-from eadp.view.asking import Asker
+from eadp.view.asking import Asker, clip_inputs
 from eadp.view.report import payload
 from eadp.view.sheet import lay_out
 
@@ -62,6 +65,39 @@ def test_the_frames_of_a_clip_share_one_budget(pocket):
     for take in made.takes:
         assert len(take.selection) == sum(take.selection.quotas) == 40
     assert made.replays[0].coverage[-1].item() == pytest.approx(made.takes[0].selection.coverage, abs=1e-6)
+
+
+def test_a_video_is_shown_frame_by_frame(monkeypatch):
+    """Processors cut clips with torchvision, which is not needed here: the inputs are made without."""
+    model, processor = tiny.model("llava_onevision"), tiny.processor("llava_onevision")
+    inputs = BatchFeature(tiny.inputs("llava_onevision", [[(4, 28, 28)]]))
+    monkeypatch.setattr("eadp.view.asking.clip_inputs", lambda *asked: inputs)
+    asker = Asker(model, processor, EmbeddingGuide(model.get_input_embeddings(), processor))
+    frames = [noise(28, 28, seed) for seed in range(4)]
+    made = asker.look(frames, "What moves?", ["eadp", "topk"], 12, rounds=1)
+    assert [place.image for place in lay_out(made, wide=True).places] == [0, 1, 2, 3]
+    assert [sum(take.selection.quotas) for take in made.takes] == [12, 12]
+
+
+class Recorder:
+    """A processor that tells what it was given."""
+
+    def apply_chat_template(self, messages, **options):
+        return [part["type"] for part in messages[0]["content"]]
+
+    def __call__(self, **given):
+        return given
+
+
+@pytest.mark.parametrize(
+    ("config", "types", "kind"),
+    [({"video_token_id": 7}, ["video", "text"], "videos"), ({}, ["image", "image", "image", "text"], "images")],
+)
+def test_a_clip_is_a_video_where_the_model_takes_videos(config, types, kind):
+    frames = [noise(8, 8)] * 3
+    given = clip_inputs(SimpleNamespace(config=SimpleNamespace(**config)), Recorder(), frames, "What moves?")
+    assert given["text"] == [types]
+    assert given[kind] == ([frames] if kind == "videos" else frames)
 
 
 @pytest.mark.parametrize(("family", "blocks"), [("llava_next", 5), ("qwen2_5_vl", 1), ("internvl", 5)])
@@ -132,3 +168,10 @@ def test_commands_tell_what_would_be_right(tmp_path, arguments, says):
     assert told.exit_code == 2
     assert says in " ".join(told.output.replace("│", " ").split())
     assert not (tmp_path / "out.png").exists()
+
+
+def test_the_live_page_says_what_it_needs(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    told = run("view")
+    assert told.exit_code == 2
+    assert "pip install 'eadp[view]'" in " ".join(told.output.replace("│", " ").split())

@@ -167,6 +167,7 @@ def address(asker, tmp_path_factory):
     built.close(verbose=False)
 
 
+@pytest.mark.slow
 def test_a_picture_is_uploaded_and_asked_about(tab, address, asker, tmp_path):
     away = []
     tab.on("request", lambda request: away.append(request.url) if "://127.0.0.1" not in request.url else None)
@@ -194,6 +195,7 @@ def test_a_picture_is_uploaded_and_asked_about(tab, address, asker, tmp_path):
     tab.screenshot(path=KEPT / "page.png")
 
 
+@pytest.mark.slow
 def test_bad_uploads_and_questions_get_a_sentence(tab, address, tmp_path):
     (tmp_path / "notes.png").write_text("no picture")
     tab.goto(address)
@@ -208,6 +210,7 @@ def test_bad_uploads_and_questions_get_a_sentence(tab, address, tmp_path):
     assert alert.inner_text() == "The question is empty: ask something about the picture"
 
 
+@pytest.mark.slow
 def test_the_page_listens_to_this_machine_and_serves_no_other_files(address):
     assert address.startswith("http://127.0.0.1:")
     for path in ("/etc/hostname", str(Path(__file__).resolve()), str(Path("README.md").resolve())):
@@ -216,6 +219,7 @@ def test_the_page_listens_to_this_machine_and_serves_no_other_files(address):
         assert refused.value.code in (403, 404)
 
 
+@pytest.mark.slow
 def test_an_upload_that_is_too_large_is_refused(address):
     edge = "eadpboundary"
     body = f'--{edge}\r\nContent-Disposition: form-data; name="files"; filename="big.png"\r\n\r\n'.encode()
@@ -229,6 +233,7 @@ def test_an_upload_that_is_too_large_is_refused(address):
     assert b"exceeded" in refused.value.read()
 
 
+@pytest.mark.slow
 def test_several_people_at_once_get_their_own_answers(asker):
     asked = list(samples("test", 4))
     with ThreadPoolExecutor(4) as people:

@@ -57,7 +57,7 @@ def show(
     model: Model = "pocket",
     keep: Keep = "64",
     method: Methods = "eadp,cdpruner,topk",
-    frames: Frames = 64,
+    frames: Frames = 8,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the picture goes.")] = Path("out/show.png"),
 ) -> None:
     """Draw what was kept: the words by their entropy, each method's map, the kept tokens lit, the answers.
@@ -79,7 +79,7 @@ def report(
     model: Model = "pocket",
     keep: Keep = "64",
     method: Methods = "eadp,cdpruner,topk",
-    frames: Frames = 64,
+    frames: Frames = 8,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the page goes.")] = Path("out/report.html"),
 ) -> None:
     """Write one page that works offline: word maps, pick order, who represents whom, the picks replayed by a slider.
@@ -119,13 +119,14 @@ def view(
 def _looked_at(picture: Path, question: str, model: str, keep: str, method: str, frames: int) -> Exhibit:
     from rich.progress import Progress
 
-    from eadp.view.asking import Asker
+    from eadp.view.asking import Asker, settled
     from eadp.view.pictures import read
 
     chosen = names(method)
     if len(many := budgets(keep)) != 1:
         raise typer.BadParameter(f"--keep takes one budget, a count (64) or a share (0.125), got {keep!r}")
     try:
+        settled(question, chosen, many[0])
         images = read(picture, frames)
         with Progress(transient=True, console=console()) as progress:
             task = progress.add_task("loading the model", total=len(chosen) + 3)

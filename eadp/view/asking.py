@@ -46,6 +46,19 @@ class Witness(Method):
         return Selection(torch.arange(len(tokens)), len(tokens), "all tokens")
 
 
+def settled(question: str, methods: Sequence[str], keep: int | float) -> tuple[str, dict[str, Method]]:
+    """What is asked and by which methods, if that makes sense: told before a model is loaded."""
+    question = question.strip()
+    if not question:
+        raise ValueError("the question is empty: ask something about the picture")
+    if len(question) > LONGEST:
+        raise ValueError(f"the question has {len(question)} characters; at most {LONGEST} are taken")
+    chosen = {name: make(name, keep=keep) for name in dict.fromkeys(methods)}
+    if not chosen:
+        raise ValueError("choose at least one method; `eadp methods` lists them")
+    return question, chosen
+
+
 class Asker:
     """One model, asked by one at a time: `attach` changes it while it answers."""
 
@@ -72,14 +85,7 @@ class Asker:
         progress: Callable[[str], None] = lambda step: None,
     ) -> Exhibit:
         """images: one, or the frames of a clip."""
-        question = question.strip()
-        if not question:
-            raise ValueError("the question is empty: ask something about the picture")
-        if len(question) > LONGEST:
-            raise ValueError(f"the question has {len(question)} characters; at most {LONGEST} are taken")
-        chosen = {name: make(name, keep=keep) for name in dict.fromkeys(methods)}
-        if not chosen:
-            raise ValueError("choose at least one method; `eadp methods` lists them")
+        question, chosen = settled(question, methods, keep)
         with self._lock, torch.inference_mode():
             return self._look(images, question, chosen, rounds, progress)
 

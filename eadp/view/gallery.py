@@ -25,10 +25,10 @@ SCENES = (7, 6, 1, 5)
 
 HEAD = """# Gallery
 
-Made by `make gallery`: the pocket model, a toy that ships with the package, with {keep} of its 256 visual tokens. Each figure shows the
-question's words with their entropies (struck through: not used), the picture, each method's map above, and below what it kept. Coverage is
-measured alike for all: facility location with EADP's weights. `eadp show` draws the same for your pictures and models, `eadp report` and
-`eadp view` make it live ([how](look.md)).
+Made by `make gallery`: the pocket model, a toy that ships with the package, with {keep} of its 256 visual tokens. Each
+figure shows the question's words with their entropies (struck through: not used), the picture, each method's map above,
+and below what it kept. Coverage is measured alike for all: facility location with EADP's weights. `eadp show` draws the
+same for your pictures and models, `eadp report` and `eadp view` make it live ([how](look.md)).
 """
 
 
@@ -53,14 +53,14 @@ def pieces() -> list[Piece]:
     moving = clip("test", 0, frames=6)
     frames = [scene_picture(frame) for frame in moving.frames]
     text = (
-        "Six frames share one budget by importance. The model was trained on single pictures, so its answer to a clip means "
-        f"nothing (right: {moving.answer}); the maps and quotas do."
+        "Six frames share one budget by importance. The model was trained on single pictures, so its answer to a clip "
+        f"means nothing (right: {moving.answer}); the maps and quotas do."
     )
     found.append(Piece("clip", "A clip", text, frames, moving.question, 6 * KEEP))
     for photo in photos():
         text = (
-            f"`skimage.data.{photo.name}` ({photo.terms}), its centre, as the model's processor cuts it. The pocket model knows no "
-            "photographs: neither its answer nor its map is to be trusted here."
+            f"`skimage.data.{photo.name}` ({photo.terms}), its centre, as the model's processor cuts it. The pocket model "
+            "knows no photographs: neither its answer nor its map is to be trusted here."
         )
         found.append(Piece(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
     return found

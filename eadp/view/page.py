@@ -11,7 +11,7 @@ from PIL import Image
 
 from eadp.methods import NAMES
 from eadp.pocket.samples import samples
-from eadp.view.asking import Asker
+from eadp.view.asking import LONGEST, Asker
 from eadp.view.exhibit import Exhibit
 from eadp.view.figure import coverages
 from eadp.view.pictures import MEGAPIXELS, read
@@ -21,9 +21,6 @@ from eadp.view.samples import photos
 UPLOAD = "20mb"
 WAITING = 32
 """People who may wait for the model; the next one is told to come back later."""
-
-FRAMES = 16
-"""Frames of an uploaded clip that are looked at."""
 
 KEPT_FOR = 3600
 """Seconds until an upload is deleted."""
@@ -95,7 +92,7 @@ def build(asker: Asker) -> gr.Blocks:
                     value=image, label="What is asked about", interactive=False, height=260, buttons=[], elem_id="shown"
                 )
             with gr.Column():
-                asked = gr.Textbox(question, label="Question", lines=2, max_length=2000, elem_id="asked")
+                asked = gr.Textbox(question, label="Question", lines=2, max_length=LONGEST, elem_id="asked")
                 methods = gr.CheckboxGroup(
                     list(NAMES), value=["eadp", "cdpruner", "topk"], label="Methods", elem_id="methods"
                 )
@@ -136,7 +133,7 @@ def _row(what: str, answer: str, prefill: float, covered: float | None) -> str:
 
 def _pictures(upload: str | None, choice: str | None) -> Sequence[Image.Image]:
     if upload is not None:
-        return read(upload, FRAMES)
+        return read(upload)
     if choice not in examples():
         raise ValueError("choose a scene or a photo, or upload a picture")
     return [examples()[choice][0]]

@@ -14,7 +14,7 @@ MEGAPIXELS = 50
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Those that are read. Pillow knows more, and some of them run programs of their own."""
 
-FRAMES = 64
+FRAMES = 8
 """Frames of a clip that are looked at; of a longer one so many, evenly spread."""
 
 
