@@ -158,13 +158,14 @@ def test_commands_write_what_they_say(tmp_path, command, name):
         (("SCENE", "What?", "--method", "edap"), "unknown method"),
         (("SCENE", "What?", "--model", "no-such-folder/x"), "give 'pocket'"),
         (("NOTES", "What?"), "is no picture"),
+        (("SCENE", "What?", "-o", "out.gif"), "is written as .png"),
     ],
 )
 def test_commands_tell_what_would_be_right(tmp_path, arguments, says):
     SAMPLE.image.save(tmp_path / "scene.png")
     (tmp_path / "notes.png").write_text("no picture")
     files = {"SCENE": str(tmp_path / "scene.png"), "NOTES": str(tmp_path / "notes.png")}
-    told = run("show", *(files.get(each, each) for each in arguments), "-o", str(tmp_path / "out.png"))
+    told = run("show", "-o", str(tmp_path / "out.png"), *(files.get(each, each) for each in arguments))
     assert told.exit_code == 2
     assert says in " ".join(told.output.replace("│", " ").split())
     assert not (tmp_path / "out.png").exists()

@@ -42,6 +42,8 @@ def demo(
     demo.run(keep, questions, out)
 
 
+FORMATS = (".png", ".webp", ".jpg")
+
 Picture = Annotated[Path, typer.Argument(help="A picture; or a clip: an animated GIF or WebP, or a folder of frames.")]
 Question = Annotated[str, typer.Argument(help="What to ask about it.")]
 Model = Annotated[str, typer.Option(help="pocket, the folder of a checkpoint, or its name on the hub.")]
@@ -66,6 +68,8 @@ def show(
     """
     from eadp.view.figure import draw
 
+    if out.suffix.lower() not in FORMATS:
+        raise typer.BadParameter(f"the figure is written as {', '.join(FORMATS)}, got {str(out)!r}")
     exhibit = _looked_at(picture, question, model, keep, method, frames)
     out.parent.mkdir(parents=True, exist_ok=True)
     draw(exhibit).save(out)
@@ -97,7 +101,7 @@ def report(
 @app.command()
 def view(
     model: Model = "pocket",
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = ("127.0.0.1"),
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)] = 7860,
 ) -> None:
     """Open the report as a live page: upload a picture, ask, choose methods and budget.
@@ -138,7 +142,7 @@ def _looked_at(picture: Path, question: str, model: str, keep: str, method: str,
                 many[0],
                 progress=lambda step: progress.update(task, description=step, advance=1),
             )
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
 
 

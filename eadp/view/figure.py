@@ -48,7 +48,9 @@ def draw(exhibit: Exhibit) -> Image.Image:
 def coverages(exhibit: Exhibit) -> list[float | None]:
     """What the method says itself, else F of its tokens by EADP's weights; None where those are not known."""
     return [
-        take.selection.coverage if replayed is None or take.selection.coverage else replayed.coverage[-1].item()
+        replayed.coverage[-1].item()
+        if take.selection.coverage is None and replayed is not None
+        else take.selection.coverage
         for take, replayed in zip(exhibit.takes, exhibit.replays, strict=True)
     ]
 

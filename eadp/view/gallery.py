@@ -59,8 +59,8 @@ def pieces() -> list[Piece]:
     found.append(Piece("clip", "A clip", text, frames, moving.question, 6 * KEEP))
     for photo in photos():
         text = (
-            f"`skimage.data.{photo.name}` ({photo.terms}), its centre, as the model's processor cuts it. The pocket model "
-            "knows no photographs: neither its answer nor its map is to be trusted here."
+            f"`skimage.data.{photo.name}` ({photo.terms}), its centre, as the model's processor cuts it. The pocket "
+            "model knows no photographs: neither its answer nor its map is to be trusted here."
         )
         found.append(Piece(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
     return found
