@@ -31,7 +31,7 @@ def main(samples: int = 320) -> None:
     settings = [pocket.Setting(pocket.ALL), pocket.Setting(pocket.BLIND)]
     settings += [pocket.Setting(name, share, OPTIONS.get(name, {})) for name in NAMES for share in SHARES]
     with Progress() as progress:
-        task = progress.add_task(f"{len(settings)} settings", total=samples)
+        task = progress.add_task(f"{len(settings)} settings", total=len(settings) * samples)
         found = pocket.evaluate(settings, samples, progress=lambda done: progress.advance(task, done))
     console = Console(width=160)
     console.print(report.as_table(found))

@@ -108,5 +108,8 @@ def test_the_benchmark_writes_its_files(tmp_path):
     arguments = ["eval", "pocket", "--methods", "uniform", "--keep", "16", "--samples", "8", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "table.md", "accuracy.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("manifest.json", "samples.jsonl"),
+        *("results.json", "table.md", "accuracy.png"),
+    }
     assert "uniform 16" in (tmp_path / "table.md").read_text()

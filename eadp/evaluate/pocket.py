@@ -1,46 +1,34 @@
-"""The pocket benchmark: questions about drawn scenes, the pocket model's answers with all tokens and with few."""
+"""The pocket benchmark: questions about drawn scenes, a model's answers with all visual tokens and with few."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import torch
 from PIL import Image
 
+from eadp.checkpoints import POCKET, ask, load_model
+from eadp.evaluate.journal import Journal, Record
+from eadp.evaluate.setting import ALL, BLIND, MAJORITY, Setting
 from eadp.evaluate.statistics import wilson
-from eadp.methods import Method, make
-from eadp.pocket import guide as pocket_guide
-from eadp.pocket import load
+from eadp.methods import Method
+from eadp.methods.random import Random
+from eadp.models.guides import Guide, guide_for
 from eadp.pocket.samples import Sample, samples
+from eadp.pocket.storage import LONGEST_ANSWER, WEIGHTS
 from eadp.pocket.world import Split
 from eadp.runtime import attach
 
-ALL, BLIND, MAJORITY = "all tokens", "blind", "majority answer"
+__all__ = ["ALL", "BLIND", "MAJORITY", "Outcome", "Report", "Setting", "evaluate", "identity"]
+
 BATCH = 16
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What is run: a method with a budget; or ALL, or BLIND (all tokens of a grey picture)."""
-
-    method: str
-    keep: int | float | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def pruning(self) -> Method | None:
-        return None if self.method in (ALL, BLIND) else make(self.method, keep=self.keep, **self.options)
-
-    def __str__(self) -> str:
-        if self.keep is None:
-            return self.method
-        return (
-            f"{self.method} {self.keep:.4g}" if isinstance(self.keep, int) else f"{self.method} {100 * self.keep:.4g} %"
-        )
 
 
 @dataclass
@@ -77,6 +65,7 @@ class Report:
     kinds: list[str]
     expected: list[str]
     outcomes: list[Outcome]
+    model: str = POCKET
 
     def by_kind(self, outcome: Outcome) -> dict[str, float]:
         found: dict[str, list[bool]] = defaultdict(list)
@@ -88,50 +77,128 @@ class Report:
         return next(o for o in self.outcomes if (o.setting.method, o.setting.keep) == (method, keep))
 
 
+def identity(model: str = POCKET, split: Split = "test") -> Record:
+    """What all results of one folder have in common: they can be set side by side, whatever the methods are."""
+    same = {"benchmark": "pocket", "split": split, "model": model, "seed": Random().seed}
+    if model != POCKET:
+        return same
+    return {**same, "weights": hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]}
+
+
 def evaluate(
     settings: Sequence[Setting],
     total: int,
     split: Split = "test",
-    progress: Callable[[int], None] = lambda questions: None,
+    progress: Callable[[int], None] = lambda answers: None,
+    *,
+    model: str = POCKET,
+    journal: Journal | None = None,
 ) -> Report:
     """Ask `total` questions under every setting, batch by batch, so that all settings see the same pictures.
 
-    progress is told after each batch how many questions were answered under all settings.
+    progress: told how many answers there are more, settings · total in the end.
+    model:    as `eadp.checkpoints.load_model` takes it.
+    journal:  opened with `identity(model, split)`. What it has is not asked again; what is new is added to it.
     """
     prunings = [setting.pruning() for setting in settings]
-    model, processor = load()
-    guide = pocket_guide(model, processor)
-    outcomes = [Outcome(setting) for setting in settings]
-    kinds, expected = [], []
-    for batch in _batches(samples(split, total), BATCH):
-        kinds += [sample.kind for sample in batch]
-        expected += [sample.answer for sample in batch]
-        for outcome, method in zip(outcomes, prunings, strict=True):
-            blind = outcome.setting.method == BLIND
-            answers, kept = _answers(model, processor, guide, batch, method, blind)
-            outcome.answers += answers
-            outcome.right += [sample.right(answer) for sample, answer in zip(batch, answers, strict=True)]
-            outcome.tokens += [int(after) for after, _ in kept]
-            outcome.layer_means += [mean for _, mean in kept]
-        progress(len(batch))
-    return Report(kinds, expected, [*outcomes, _majority(kinds, expected)])
+    asked = _Asked(model)
+    answers: list[list[Record]] = [[] for _ in settings]
+    questions = _Questions(split, total)
+    for start in range(0, total, BATCH):
+        numbers = range(start, min(start + BATCH, total))
+        for setting, method, records in zip(settings, prunings, answers, strict=True):
+            keys = [f"{setting.key}/{number}" for number in numbers]
+            done = {key: journal[key] for key in keys if journal is not None and key in journal}
+            if len(done) < len(keys):
+                # The whole batch even where a part is done: the same batch gives the same answers to the last bit.
+                fresh = dict(zip(keys, asked.records(questions.at(numbers), setting, method), strict=True))
+                new = {key: record for key, record in fresh.items() if key not in done}
+                if journal is not None:
+                    journal.extend(new.items())
+                done |= new
+            records += [done[key] for key in keys]
+            progress(len(keys))
+    return _report(model, settings, answers)
 
 
-@torch.inference_mode()
-def _answers(
-    model: Any, processor: Any, guide: Any, batch: Sequence[Sample], method: Method | None, blind: bool
-) -> tuple[list[str], list[tuple[float, float]]]:
-    """The answers, and for each question the tokens after pruning and their mean over layers."""
-    images = [sample.image for sample in batch]
-    if blind:
-        images = [Image.new("RGB", image.size, (127, 127, 127)) for image in images]
-    inputs = processor(images=images, text=[sample.prompt for sample in batch], return_tensors="pt", padding=True)
-    with nullcontext() if method is None else attach(model, processor, method=method, guide=guide) as pruned:
-        out = model.generate(**inputs, do_sample=False)
-    answers = processor.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    if pruned is not None:
-        return answers, [(len(selection), selection.tokens_layer_mean) for selection in pruned.last]
-    return answers, [(n, n) for n in (inputs["input_ids"] == model.config.image_token_id).sum(dim=1).tolist()]
+def _report(model: str, settings: Sequence[Setting], answers: Sequence[Sequence[Record]]) -> Report:
+    """answers: settings × questions."""
+    outcomes = [
+        Outcome(
+            setting, *([record[name] for record in records] for name in ("answer", "right", "tokens", "layer_mean"))
+        )
+        for setting, records in zip(settings, answers, strict=True)
+    ]
+    kinds, expected = ([record[name] for record in answers[0]] for name in ("kind", "expected"))
+    return Report(kinds, expected, [*outcomes, _majority(kinds, expected)], model)
+
+
+class _Questions:
+    """The questions of a split, drawn in their order and only as far as they are wanted."""
+
+    def __init__(self, split: Split, total: int):
+        self._stream = enumerate(samples(split, total))
+        self._batch: dict[int, Sample] = {}
+
+    def at(self, numbers: range) -> list[Sample]:
+        """Those of a batch that does not lie before the last one that was asked for."""
+        if numbers[0] not in self._batch:
+            ahead = dict(islice(self._stream, numbers[-1] - max(self._batch, default=-1)))
+            self._batch = {number: sample for number, sample in ahead.items() if number in numbers}
+        return [self._batch[number] for number in numbers]
+
+
+class _Asked:
+    """The model that is asked; loaded when it first is."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        model, processor = load_model(self.name)
+        processor.tokenizer.padding_side = "left"
+        return model, processor
+
+    @cached_property
+    def _guide(self) -> Guide:
+        """One for all settings: loading it reads a checkpoint."""
+        return guide_for(*self._loaded)
+
+    def records(self, batch: Sequence[Sample], setting: Setting, method: Method | None) -> list[Record]:
+        images = [sample.image for sample in batch]
+        if setting.method == BLIND:
+            images = [Image.new("RGB", image.size, (127, 127, 127)) for image in images]
+        answers, kept = self._answers(images, [sample.question for sample in batch], method)
+        return [
+            {
+                "method": setting.method,
+                "keep": setting.keep,
+                "options": setting.options,
+                "kind": sample.kind,
+                "expected": sample.answer,
+                "answer": answer,
+                "right": sample.right(answer),
+                "tokens": tokens,
+                "layer_mean": mean,
+            }
+            for sample, answer, (tokens, mean) in zip(batch, answers, kept, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _answers(
+        self, images: Sequence[Image.Image], questions: Sequence[str], method: Method | None
+    ) -> tuple[list[str], list[tuple[int, float]]]:
+        """The answers, and for each question the tokens after pruning and their mean over layers."""
+        model, processor = self._loaded
+        inputs = ask(processor, images, questions).to(model.device)
+        guide = self._guide if method is not None and "text" in method.needs else None
+        with nullcontext() if method is None else attach(model, processor, method=method, guide=guide) as pruned:
+            out = model.generate(**inputs, do_sample=False, max_new_tokens=LONGEST_ANSWER)
+        answers = processor.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        if pruned is not None:
+            return answers, [(len(selection), selection.tokens_layer_mean) for selection in pruned.last]
+        return answers, [(n, n) for n in (inputs["input_ids"] == model.config.image_token_id).sum(dim=1).tolist()]
 
 
 def _majority(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:
@@ -143,9 +210,3 @@ def _majority(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:
     answers = [frequent[kind] for kind in kinds]
     right = [answer == wanted for answer, wanted in zip(answers, expected, strict=True)]
     return Outcome(Setting(MAJORITY), answers, right, [0] * len(kinds), [0.0] * len(kinds))
-
-
-def _batches(items: Iterable[Sample], size: int) -> Iterator[list[Sample]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch

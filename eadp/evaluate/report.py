@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
-from eadp.evaluate.pocket import ALL, BLIND, MAJORITY, Outcome, Report
+from eadp.evaluate import files
+from eadp.evaluate.compare import against
+from eadp.evaluate.pocket import BLIND, MAJORITY, Outcome, Report, Setting
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 """Okabe and Ito's, told apart by everyone."""
@@ -30,7 +34,11 @@ def rows(report: Report) -> tuple[list[str], list[list[str]]]:
 
 def as_table(report: Report) -> Table:
     head, lines = rows(report)
-    table = Table(*head, title=f"pocket model, {len(report.kinds)} questions: accuracy in percent")
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"{report.model} model, {len(report.kinds)} questions: accuracy in percent"
+    )
+    for column in head:
+        table.add_column(column, no_wrap=True, justify="left" if column == "setting" else "right")
     for line in lines:
         table.add_row(*line)
     return table
@@ -44,6 +52,7 @@ def as_markdown(report: Report) -> str:
 def as_json(report: Report) -> dict[str, Any]:
     return {
         "benchmark": "pocket",
+        "model": report.model,
         "questions": len(report.kinds),
         "kinds": report.kinds,
         "expected": report.expected,
@@ -51,6 +60,7 @@ def as_json(report: Report) -> dict[str, Any]:
             {
                 "method": outcome.setting.method,
                 "keep": outcome.setting.keep,
+                "options": outcome.setting.options,
                 "accuracy": outcome.accuracy,
                 "interval": outcome.interval,
                 "mean_tokens": outcome.mean_tokens,
@@ -61,6 +71,7 @@ def as_json(report: Report) -> dict[str, Any]:
             }
             for outcome in report.outcomes
         ],
+        "differences": [{**asdict(each), "real": each.real} for each in against(report.outcomes)],
     }
 
 
@@ -68,8 +79,8 @@ def write(report: Report, folder: Path) -> list[Path]:
     """results.json, table.md and, where matplotlib is there, accuracy.png."""
     folder.mkdir(parents=True, exist_ok=True)
     results, table = folder / "results.json", folder / "table.md"
-    results.write_text(json.dumps(as_json(report)) + "\n")
-    table.write_text(as_markdown(report))
+    files.replace(results, json.dumps(as_json(report)) + "\n")
+    files.replace(table, as_markdown(report))
     try:
         import matplotlib
     except ImportError:
@@ -86,7 +97,8 @@ def plot(report: Report, path: Path) -> Path:
     pruned: dict[str, list[Outcome]] = {}
     for outcome in report.outcomes:
         if outcome.setting.keep is not None:
-            pruned.setdefault(outcome.setting.method, []).append(outcome)
+            name = str(Setting(outcome.setting.method, options=outcome.setting.options))
+            pruned.setdefault(name, []).append(outcome)
     for colour, (method, outcomes) in zip(COLOURS * 3, pruned.items(), strict=False):
         outcomes.sort(key=lambda outcome: outcome.mean_tokens)
         tokens = [outcome.mean_tokens for outcome in outcomes]
@@ -98,7 +110,12 @@ def plot(report: Report, path: Path) -> Path:
         axis.errorbar(tokens, shares, yerr=reach, marker="o", capsize=3, label=method, color=colour)
     for outcome, style in zip((o for o in report.outcomes if o.setting.keep is None), ("--", ":", "-."), strict=False):
         axis.axhline(100 * outcome.accuracy, color="grey", linestyle=style, label=outcome.setting.method)
-    axis.set(xscale="log", xlabel="visual tokens kept", ylabel="accuracy, %", title="Pocket model (toy world)")
+    axis.set(
+        xscale="log",
+        xlabel="visual tokens kept",
+        ylabel="accuracy, %",
+        title=f"{report.model.capitalize()} model (toy world)",
+    )
     ticks = sorted({round(o.mean_tokens) for each in pruned.values() for o in each})
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
@@ -109,4 +126,4 @@ def plot(report: Report, path: Path) -> Path:
     return path
 
 
-__all__ = ["ALL", "as_json", "as_markdown", "as_table", "write"]
+__all__ = ["as_json", "as_markdown", "as_table", "write"]
