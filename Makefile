@@ -8,10 +8,11 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 BROWSER := chromium fonts-wqy-microhei fonts-symbola
 SUDO    := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+HOSTS   := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo test test-fast lint browser gallery setup bench clean
+.PHONY: pocket demo test test-fast test-hosts test-vllm lint browser gallery setup bench clean
 .DEFAULT_GOAL := help
 
 help: ## What there is
@@ -28,6 +29,17 @@ test: lint browser ## Lint, types and all tests
 
 test-fast: $(READY) browser ## The tests that take no more than a few seconds each
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# The checkout stands in front of each host's packages; eadp.egg-info in it, made by $(READY), carries the entry points.
+test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, each in an environment of its own
+	@for host in $(HOSTS); do \
+		echo "$$host" && env=$$(PYTHON=$(PYTHON) hosts/env $$host) && \
+		PYTHONPATH=$(CURDIR):$(CURDIR)/tests/hosts/shim OMP_NUM_THREADS=1 \
+		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host || exit 1; \
+	done
+
+test-vllm: $(READY) ## The vLLM plugin in vLLM's own environment, which is made once (a large download)
+	PYTHONPATH=. "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
