@@ -64,7 +64,7 @@ class Chooser:
                     texts[row] = _on(self.guide.encode(view.question(row)), embeddings.device)
             columns = torch.cat([each.tokens for each in group])
             features = embeddings[row, columns.to(embeddings.device)]
-            selection, extra = self._select([each.picture for each in group], features, texts.get(row))
+            selection, extra = self.select([each.picture for each in group], features, texts.get(row))
             kept = selection.indices.cpu()
             if selection.merge is not None:
                 merges.append(Merge(row, columns, columns[kept], selection.merge, extra.rows, extra.deepstack))
@@ -83,7 +83,7 @@ class Chooser:
             rows.setdefault(each.row, []).append(each)
         return list(rows.values())
 
-    def _select(self, pictures: list[Picture], features: Tensor, text: TextGuide | None) -> tuple[Selection, Extra]:
+    def select(self, pictures: list[Picture], features: Tensor, text: TextGuide | None) -> tuple[Selection, Extra]:
         method, total = self.method, len(features)
         if self._keeps_all(total):
             if getattr(method, "coverage", None) is None:
