@@ -75,6 +75,12 @@ def test_every_method_answers_on_the_pocket_model(method: str) -> None:
     assert all(16 <= each.layer_mean <= 256 and each.generate_seconds > 0 for each in answers)
 
 
+def test_beams_are_not_counted_as_prompts() -> None:
+    model = PrunedModel(Settings.of(pretrained="pocket", method="uniform", keep=16))
+    asked = [asking(each.question, each.image) for each in samples("test", 3)]
+    assert [each.tokens for each in model.answer(asked, {"num_beams": 2})] == [16] * 3
+
+
 def test_without_a_method_all_tokens_stay() -> None:
     asked = list(samples("test", 4))
     answers = PrunedModel(Settings.of(pretrained="pocket", method="none")).answer(

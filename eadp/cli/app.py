@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 app = typer.Typer(help="Keep only the visual tokens that serve the question.", no_args_is_help=True)
 
@@ -17,6 +18,13 @@ app = typer.Typer(help="Keep only the visual tokens that serve the question.", n
 def console() -> Console:
     """As wide as the terminal; into a file or a pipe, wide enough for the tables."""
     return Console() if sys.stdout.isatty() else Console(width=int(os.environ.get("COLUMNS", 120)))
+
+
+def print_whole(table: Table) -> None:
+    """A table at its full width: a terminal that is narrower wraps its lines, but no figure is cut."""
+    out = console()
+    out.width = max(out.width, out.measure(table, options=out.options.update(max_width=1000)).maximum)
+    out.print(table)
 
 
 @app.callback()

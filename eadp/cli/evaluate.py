@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eadp.cli.app import app, assignments, budgets, console, names
+from eadp.cli.app import app, assignments, budgets, console, names, print_whole
 
 if TYPE_CHECKING:
     from eadp.evaluate.paper import Table
@@ -94,7 +94,7 @@ def _pocket(model: str, methods: str, keep: str, samples: int, settings: list[st
     from rich.progress import Progress
     from transformers.utils.logging import disable_progress_bar
 
-    from eadp.evaluate import pocket, report
+    from eadp.evaluate import compare, pocket, report
     from eadp.evaluate.journal import Journal
     from eadp.evaluate.setting import grid
 
@@ -108,7 +108,9 @@ def _pocket(model: str, methods: str, keep: str, samples: int, settings: list[st
             chosen, samples, progress=lambda done: progress.advance(task, done), model=model, journal=journal
         )
         written = report.write(found, out)
-    console().print(report.as_table(found))
+    print_whole(report.as_table(found))
+    if differences := compare.against(found.outcomes):
+        print_whole(compare.as_table(differences))
     console().print("written: " + ", ".join(str(path) for path in written))
 
 
@@ -116,9 +118,8 @@ def _suite(plan: Plan, left: Sequence[Benchmark], paper: Table | None) -> None:
     from eadp.evaluate.suites.table import as_grid, write
 
     ran = with_progress(plan)
-    written, grid, wide = write(ran, paper), as_grid(ran, paper), console()
-    wide.width = max(wide.width, wide.measure(grid).maximum)
-    wide.print(grid)
+    written, wide = write(ran, paper), console()
+    print_whole(as_grid(ran, paper))
     for each in left:
         why = "an online judge (OPENAI_API_KEY)" if each.needs == "judge" else "a server that scores what is sent in"
         wide.print(f"left out: {each.name}, which needs {why}; --only {each.name} runs it", highlight=False)

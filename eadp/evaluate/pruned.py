@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.video_utils import VideoMetadata
 
 from eadp.checkpoints import load_model
-from eadp.evaluate.media import Clip, clip, fixed_side, picture
+from eadp.evaluate.media import clip, fixed_side, picture
 from eadp.evaluate.setting import Setting, check
 from eadp.methods import Method
 from eadp.models.llava_video import convert
@@ -174,19 +175,35 @@ class PrunedModel:
         ]
 
     def _inputs(self, conversations: Sequence[Conversation]) -> Any:
-        seen = [_seen(conversation, self._side, self.settings.frames) for conversation in conversations]
-        clips = [part["video"] for each in seen for part in _parts(each) if part["type"] == "video"]
+        when: list[VideoMetadata] = []
+        seen = [[self._seen(message, when) for message in conversation] for conversation in conversations]
         options: dict[str, Any] = {"padding": len(seen) > 1, "return_tensors": "pt"}
-        if clips:
-            options |= {"do_sample_frames": False, "video_metadata": [each.metadata for each in clips]}
-        bare = [_bare(each) for each in seen]
+        if when:
+            options |= {"do_sample_frames": False, "video_metadata": when}
         if self.processor.chat_template is None:
-            inputs = self._untemplated(bare, options)
+            inputs = self._untemplated(seen, options)
         else:
             inputs = self.processor.apply_chat_template(
-                bare, add_generation_prompt=True, tokenize=True, return_dict=True, processor_kwargs=options
+                seen, add_generation_prompt=True, tokenize=True, return_dict=True, processor_kwargs=options
             )
         return inputs.to(self.model.device, self.model.dtype)
+
+    def _seen(self, message: Message, when: list[VideoMetadata]) -> Message:
+        """The message with its pictures and clips read from wherever they are. when: gets the frames of each clip."""
+
+        def see(part: dict[str, Any]) -> dict[str, Any]:
+            if part["type"] == "image":
+                return {"type": "image", "image": picture(part["image"], self._side)}
+            if part["type"] == "video":
+                count = part.get("frames") or self.settings.frames
+                taken = clip(part["video"], count, part.get("start"), part.get("end"))
+                when.append(taken.metadata)
+                return {"type": "video", "video": taken.frames}
+            if part["type"] == "text":
+                return {"type": "text", "text": part["text"]}
+            raise ValueError(f"a message has texts, images and videos, got a part of type {part['type']!r}")
+
+        return {"role": message["role"], "content": [see(part) for part in message["content"]]}
 
     def _untemplated(self, conversations: Sequence[Conversation], options: dict[str, Any]) -> Any:
         """PaliGemma is no chat model: the pictures, then the text."""
@@ -214,8 +231,8 @@ class PrunedModel:
             ids = {getattr(config, name) for name in PLACEHOLDER_IDS if getattr(config, name, None) is not None}
             held: Tensor = torch.isin(inputs["input_ids"], torch.tensor(sorted(ids), device=self.model.device))
             return [(count, count, float(count)) for count in held.sum(dim=1).tolist()]
-        selections = iter(self._pruned.last)
-        of_each = [list(islice(selections, count)) for count in pictures]
+        selections, beams = iter(self._pruned.last), len(self._pruned.last) // sum(pictures)
+        of_each = [list(islice(selections, count * beams))[:count] for count in pictures]
         return [
             (sum(map(len, of)), sum(each.total for each in of), sum(each.tokens_layer_mean for each in of))
             for of in of_each
@@ -228,35 +245,3 @@ def _parts(conversation: Conversation) -> list[dict[str, Any]]:
 
 def _kinds(conversation: Conversation) -> tuple[str, ...]:
     return tuple(sorted({part["type"] for part in _parts(conversation)} - {"text"}))
-
-
-def _seen(conversation: Conversation, side: int | None, frames: int) -> Conversation:
-    """The same conversation with its pictures and clips read from wherever they are."""
-
-    def see(part: dict[str, Any]) -> dict[str, Any]:
-        if part["type"] == "image":
-            return {"type": "image", "image": picture(part["image"], side)}
-        if part["type"] == "video":
-            count = part.get("frames") or frames
-            return {"type": "video", "video": clip(part["video"], count, part.get("start"), part.get("end"))}
-        if part["type"] == "text":
-            return {"type": "text", "text": part["text"]}
-        raise ValueError(f"a message has texts, images and videos, got a part of type {part['type']!r}")
-
-    return [
-        {"role": message["role"], "content": [see(part) for part in message["content"]]} for message in conversation
-    ]
-
-
-def _bare(conversation: Conversation) -> Conversation:
-    """Clips as arrays, which is all that processors take in a message."""
-    return [
-        {
-            "role": message["role"],
-            "content": [
-                {**part, "video": part["video"].frames} if isinstance(part.get("video"), Clip) else part
-                for part in message["content"]
-            ],
-        }
-        for message in conversation
-    ]
