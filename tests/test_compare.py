@@ -183,7 +183,7 @@ def test_records_without_a_score_are_named(tmp_path):
     with pytest.raises(ValueError, match="record 'a' has neither \"right\" nor a number"):
         scores.runs(tmp_path / "run")
     Journal.open(tmp_path / "empty", {}).close()
-    with pytest.raises(ValueError, match="no samples yet"):
+    with pytest.raises(ValueError, match="no scores of samples"):
         scores.runs(tmp_path / "empty")
 
 

@@ -123,6 +123,15 @@ def test_the_report_says_what_is_real_and_what_the_paper_has(tmp_path):
     assert written[2].read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_harness_that_keeps_no_scores_of_samples_has_its_figure_alone(tmp_path):
+    plan = planned("beta=0,2")
+    blocks = sweep.results(plan, {}, {plan.base.key: 1500.0})
+    assert list(sweep_report.rows(blocks)) == [
+        [["beta=0", "–", "–", "–", "–", "", ""], ["beta=2", "1500.0", "–", "–", "default", "", ""]]
+    ]
+    assert len(sweep_report.write(plan, {"MME": blocks}, tmp_path)) == 3
+
+
 def test_combinations_are_reported_and_drawn(tmp_path):
     plan, blocks = made(combined=True)
     assert len(blocks[0]) == 6

@@ -18,7 +18,7 @@ import transformers as hf
 from tiny_processors import IDS, PINPOINTS, VOCABULARY, processor, tokenizer
 from torch import Tensor
 
-__all__ = ["FAMILIES", "IDS", "VOCABULARY", "inputs", "model", "processor", "tokenizer"]
+__all__ = ["FAMILIES", "IDS", "VOCABULARY", "build", "inputs", "model", "processor", "tokenizer"]
 
 Size = tuple[int, ...]
 Segment = tuple[list[int], dict[str, Any]]
@@ -142,11 +142,16 @@ FAMILIES = tuple(CONFIGS)
 
 @cache
 def model(family: str, seed: int = 0, attention: str = "sdpa") -> hf.PreTrainedModel:
-    """The family's model with weights large enough that every token of the prompt matters to the answer."""
+    """The family's model, always the same one."""
     kind, settings = CONFIGS[family]
+    return build(kind(**settings), seed, attention)
+
+
+def build(config: hf.PreTrainedConfig, seed: int = 0, attention: str = "sdpa") -> hf.PreTrainedModel:
+    """A model with weights large enough that every token of the prompt matters to the answer."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        built = hf.AutoModelForImageTextToText.from_config(kind(**settings), attn_implementation=attention).eval()
+        built = hf.AutoModelForImageTextToText.from_config(config, attn_implementation=attention).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in built.named_parameters():

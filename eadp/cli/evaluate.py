@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eadp.cli.app import app, budgets, console, names
+from eadp.cli.app import app, assignments, budgets, console, names, print_whole
 
 if TYPE_CHECKING:
     from eadp.evaluate.paper import Table
@@ -67,8 +66,9 @@ def evaluate(
         raise typer.BadParameter("give one suite, as in `eadp eval pocket` or `eadp eval --suite pocket`")
     try:
         if name == POCKET:
-            given = [("--only", only), ("--python", python), ("--arg", arguments), ("--beside", beside)]
-            if strange := [option for option, value in given if value]:
+            given: dict[str, Any] = {"--only": only, "--python": python, "--arg": arguments, "--beside": beside}
+            given |= {"--batch": batch > 1, "--ranks": ranks > 1}
+            if strange := [option for option, value in given.items() if value]:
                 raise ValueError(f"{', '.join(strange)} is for suites that a harness runs, not for pocket")
             _pocket(model or POCKET, methods, keep, samples or QUESTIONS, settings or [], out)
             return
@@ -84,7 +84,7 @@ def evaluate(
         benchmarks, left = suite_.choose(names(only), suites.judge())
         chosen = suites.settings(names(methods), budgets(keep), options(settings or []), model, paper)
         out = out or Path("out") / suite_.name / Path(model).name
-        more = options(arguments or []).get("", {})
+        more = assignments(arguments or [])
         _suite(suites.Plan(suite_, model, chosen, benchmarks, out, python, more, samples, batch, ranks), left, paper)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -94,7 +94,7 @@ def _pocket(model: str, methods: str, keep: str, samples: int, settings: list[st
     from rich.progress import Progress
     from transformers.utils.logging import disable_progress_bar
 
-    from eadp.evaluate import pocket, report
+    from eadp.evaluate import compare, pocket, report
     from eadp.evaluate.journal import Journal
     from eadp.evaluate.setting import grid
 
@@ -108,7 +108,9 @@ def _pocket(model: str, methods: str, keep: str, samples: int, settings: list[st
             chosen, samples, progress=lambda done: progress.advance(task, done), model=model, journal=journal
         )
         written = report.write(found, out)
-    console().print(report.as_table(found))
+    print_whole(report.as_table(found))
+    if differences := compare.against(found.outcomes):
+        print_whole(compare.as_table(differences))
     console().print("written: " + ", ".join(str(path) for path in written))
 
 
@@ -116,9 +118,8 @@ def _suite(plan: Plan, left: Sequence[Benchmark], paper: Table | None) -> None:
     from eadp.evaluate.suites.table import as_grid, write
 
     ran = with_progress(plan)
-    written, grid, wide = write(ran, paper), as_grid(ran, paper), console()
-    wide.width = max(wide.width, wide.measure(grid).maximum)
-    wide.print(grid)
+    written, wide = write(ran, paper), console()
+    print_whole(as_grid(ran, paper))
     for each in left:
         why = "an online judge (OPENAI_API_KEY)" if each.needs == "judge" else "a server that scores what is sent in"
         wide.print(f"left out: {each.name}, which needs {why}; --only {each.name} runs it", highlight=False)
@@ -159,21 +160,10 @@ def suites(
         console().print(as_grid())
 
 
-def options(texts: list[str]) -> dict[str, dict[str, Any]]:
+def options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """mu=0.3, eadp.q=0.2 → {"": {"mu": 0.3}, "eadp": {"q": 0.2}}: options of all methods and of one."""
     found: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        method, _, option = name.strip().rpartition(".")
-        if not equals or not option:
-            raise typer.BadParameter(f"an option is written mu=0.3, or eadp.mu=0.3 for one method, got {text!r}")
-        found.setdefault(method, {})[option] = _value(value.strip())
+    for name, value in assignments(texts).items():
+        method, _, option = name.rpartition(".")
+        found.setdefault(method, {})[option] = value
     return found
-
-
-def _value(text: str) -> Any:
-    """0.3, 5, true, null, or else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

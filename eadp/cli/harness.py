@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from eadp.cli.app import app, budgets, console, names
+from eadp.cli.app import app, assignments, budgets, console, names
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -46,7 +45,7 @@ def vlmeval(
         raise typer.BadParameter("VLMEvalKit is not installed here: pip install 'eadp[vlmeval]'") from missing
     from eadp.evaluate.pruned import Settings
 
-    arguments: dict[str, Any] = {"pretrained": model, "method": method, "frames": frames, **_settings(setting)}
+    arguments: dict[str, Any] = {"pretrained": model, "method": method, "frames": frames, **assignments(setting)}
     if len(kept := budgets(keep)) > 1:
         raise typer.BadParameter(f"one budget at a time, got {keep}; `eadp eval` runs several")
     if kept:
@@ -69,17 +68,3 @@ def vlmeval(
         console().print(str(error))
         raise typer.Exit(1) from error
     console().print("written: " + ", ".join(map(str, written)))
-
-
-def _settings(given: list[str]) -> dict[str, Any]:
-    """mu=0.2 → a number, layers=[8,16,24] → a list, dispersion=variance → a word."""
-    found: dict[str, Any] = {}
-    for each in given:
-        name, equals, value = each.partition("=")
-        if not name or not equals:
-            raise typer.BadParameter(f"a setting is written NAME=VALUE, such as mu=0.2, got {each!r}")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = value
-    return found

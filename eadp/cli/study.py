@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from eadp.cli.app import app, budgets, console, names
+from eadp.cli.app import app, budgets, names, print_whole
 from eadp.cli.evaluate import POCKET, options, with_progress
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def paper(
         if markdown:
             typer.echo(f"{each.caption}\n\n{layout.as_markdown(each)}\n")
         else:
-            _print_whole(layout.as_grid(each))
+            print_whole(layout.as_grid(each))
 
 
 @app.command()
@@ -107,7 +106,7 @@ def sweep(
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     for name, blocks in found.items():
-        _print_whole(sweep_report.as_table(plan, name, blocks, paper))
+        print_whole(sweep_report.as_table(plan, name, blocks, paper))
     for failure in failures:
         typer.echo(f"failed: {failure}")
     typer.echo("written: " + ", ".join(str(path) for path in written))
@@ -165,18 +164,10 @@ def compare(
         found = [compare.difference(*pair, common=common) for pair in compare.pairs(a, b)]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    _print_whole(compare.as_table(found))
+    print_whole(compare.as_table(found))
     for each in found:
         typer.echo(each.sentence)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps([{**asdict(each), "real": each.real} for each in found], indent=1) + "\n")
         typer.echo(f"written: {out}")
-
-
-def _print_whole(grid: Table) -> None:
-    """A table at its full width: a terminal that is narrower wraps its lines, but no figure is cut."""
-    out = console()
-    out.width = max(out.width, out.measure(grid, options=out.options.update(max_width=1000)).maximum)
-    out.print(grid)
-    out.print()

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eadp.core import checks
-from eadp.core.kernels import dpp_greedy, max_min_greedy
 
 
 @dataclass(frozen=True)
@@ -26,13 +24,13 @@ class Picks:
 def dpp(kernel: Tensor, keep: int, *, backend: str = "auto") -> Picks:
     """Greedy MAP of the DPP with this N×N kernel (Chen et al., 2018): each pick has the largest variance that the picks
     before it leave unexplained; the lowest index on a tie. Exactly `keep`, also where the kernel's rank is lower."""
-    return _picks("kernel", kernel, keep, backend, dpp_greedy, _dpp_torch)
+    return _picks("kernel", kernel, keep, backend, "dpp_greedy", _dpp_torch)
 
 
 def max_min(distance: Tensor, keep: int, *, backend: str = "auto") -> Picks:
     """Farthest-first on an N×N distance: first the token whose nearest neighbour is farthest, then always the one
     farthest from its nearest kept token; the lowest index on a tie."""
-    return _picks("distance", distance, keep, backend, max_min_greedy, _max_min_torch)
+    return _picks("distance", distance, keep, backend, "max_min_greedy", _max_min_torch)
 
 
 def _picks(
@@ -40,7 +38,7 @@ def _picks(
     matrix: Tensor,
     keep: int,
     backend: str,
-    compiled: Callable[[Any, int], tuple[Any, Any]],
+    compiled: str,
     anywhere: Callable[[Tensor, int], Picks],
 ) -> Picks:
     checks.known("backend", backend, ("auto", "numba", "torch"))
@@ -48,7 +46,9 @@ def _picks(
     checks.finite(what, matrix)
     matrix = matrix.detach().to(torch.promote_types(matrix.dtype, torch.float32))
     if backend == "numba" or (backend == "auto" and matrix.device.type == "cpu"):
-        order, gains = compiled(np.ascontiguousarray(matrix.cpu().numpy()), keep)
+        from eadp.core import kernels
+
+        order, gains = getattr(kernels, compiled)(np.ascontiguousarray(matrix.cpu().numpy()), keep)
         return Picks(torch.from_numpy(order).to(matrix.device), torch.from_numpy(gains).to(matrix.device))
     return anywhere(matrix if matrix.device.type == "mps" else matrix.double(), keep)
 

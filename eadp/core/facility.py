@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from eadp.core import checks
-from eadp.core.kernels import facility_greedy, is_symmetric
 from eadp.core.similarity import CosineRows
 
 BACKENDS = ("auto", "numba", "torch", "rows")
@@ -124,6 +123,8 @@ Solved = tuple[Tensor, Tensor, float, float]
 
 def _by_numba(similarity: Tensor, weights: Tensor, limit: int, share: float, symmetric: bool | None) -> Solved:
     """On the CPU: gains are kept up to date column by column instead of being computed anew."""
+    from eadp.core.kernels import facility_greedy, is_symmetric
+
     rows = np.ascontiguousarray(similarity.cpu().numpy())
     if symmetric is None:
         symmetric = is_symmetric(rows)

@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from eadp.evaluate.scores import Run, runs
+from eadp.evaluate.setting import ALL
 from eadp.evaluate.statistics import paired_difference
 
 if TYPE_CHECKING:
@@ -41,21 +42,17 @@ class Difference:
         on = f"on the same {self.samples:,} samples"
         if self.difference == self.low == self.high == 0:
             return f"{self.a} and {self.b} score the same on each of the same {self.samples:,} samples."
-        more, better, worse = abs(self.difference), self.a, self.b
-        if self.difference < 0:
-            better, worse = worse, better
-        interval = " to ".join(f"{abs(end):.1f}" if self.real else f"{end:+.1f}" for end in self._ends())
-        if self.real:
+        if not self.real:
+            interval = f"{self.low:+.1f} to {self.high:+.1f}"
             return (
-                f"{better} is {more:.1f} points above {worse} {on} (95 % interval {interval}): the difference is real."
+                f"{self.a} and {self.b} cannot be told apart {on}: {self.difference:+.1f} points (95 % interval "
+                f"{interval}) may be chance."
             )
-        return (
-            f"{self.a} and {self.b} cannot be told apart {on}: {self.difference:+.1f} points (95 % interval "
-            f"{interval}) may be chance."
-        )
-
-    def _ends(self) -> tuple[float, float]:
-        return (-self.high, -self.low) if self.real and self.difference < 0 else (self.low, self.high)
+        better, worse, low, high = self.a, self.b, self.low, self.high
+        if self.difference < 0:
+            better, worse, low, high = worse, better, -high, -low
+        gap = f"{abs(self.difference):.1f} points above {worse} {on} (95 % interval {low:.1f} to {high:.1f})"
+        return f"{better} is {gap}: the difference is real."
 
 
 def difference(a: Run, b: Run, common: bool = False) -> Difference:
@@ -86,7 +83,9 @@ def against(outcomes: Iterable[Outcome], method: str = "eadp") -> list[Differenc
     every = list(outcomes)
     found = []
     for ours in (outcome for outcome in every if outcome.setting.method == method):
-        others = [o for o in every if o is not ours and o.setting.keep in (None, ours.setting.keep)]
+        others = [
+            o for o in every if o.setting.method == ALL or (o is not ours and o.setting.keep == ours.setting.keep)
+        ]
         found += [paired(str(ours.setting), str(other.setting), ours.right, other.right) for other in others]
     return found
 
@@ -147,12 +146,6 @@ def as_table(differences: Sequence[Difference]) -> Table:
     for column in ("samples", "mean A", "mean B", "A − B", "95 % interval", "real"):
         table.add_column(column, justify="right", no_wrap=True)
     for each in differences:
-        table.add_row(each.a, each.b, *cells(each))
+        means = [f"{each.samples:,}", f"{each.mean_a:.1f}", f"{each.mean_b:.1f}", f"{each.difference:+.1f}"]
+        table.add_row(each.a, each.b, *means, f"{each.low:+.1f} to {each.high:+.1f}", "yes" if each.real else "no")
     return table
-
-
-def cells(each: Difference) -> list[str]:
-    """Samples, both means, their difference, its interval, whether it is real."""
-    interval = f"{each.low:+.1f} to {each.high:+.1f}"
-    means = [f"{each.samples:,}", f"{each.mean_a:.1f}", f"{each.mean_b:.1f}"]
-    return [*means, f"{each.difference:+.1f}", interval, "yes" if each.real else "no"]

@@ -47,13 +47,19 @@ def runs(source: Path) -> dict[str, Run]:
 
     Records have a "key" and "right" or a "score". Those of one folder are told apart by their setting, or their task.
     """
+    found = runs_so_far(source)
+    if not found:
+        raise ValueError(f"{source} has no scores of samples")
+    return found
+
+
+def runs_so_far(source: Path) -> dict[str, Run]:
+    """The same, and {} where there are none."""
     found: dict[str, Run] = {}
     for name, sample, record in _reader(source)(source):
         run = found.setdefault(name, Run(name, {}, {}))
         run.scores[sample] = _score(source, record)
         run.asked[sample] = {field: record[field] for field in SAME if field in record}
-    if not found:
-        raise ValueError(f"{source} has no samples yet")
     return found
 
 
@@ -126,5 +132,8 @@ def _metric(sample: Record, metrics: Sequence[str]) -> float | None:
 def _score(source: Path, record: Record) -> float:
     value = record.get("score", record.get("right"))
     if not isinstance(value, bool | int | float):
-        raise ValueError(f'{source}: the record {record.get("key")!r} has neither "right" nor a number as its "score"')
+        raise ValueError(
+            f'{source}: the record {record.get("key")!r} has neither "right" nor a number as its "score". Answers '
+            "that a harness scores later are compared by what it logs (--log_samples), or in the folder of `eadp eval`"
+        )
     return float(value)

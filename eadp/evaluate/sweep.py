@@ -9,10 +9,10 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eadp.evaluate import paper, scores
+from eadp.evaluate import paper
 from eadp.evaluate.compare import Difference, difference, scale
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.scores import Run
+from eadp.evaluate.scores import Run, runs_so_far
 from eadp.evaluate.setting import Budget, Setting, grid
 from eadp.evaluate.statistics import mean_interval
 from eadp.methods.base import REGISTRY
@@ -148,8 +148,7 @@ def on_pocket(
 
 def on_suite(plan: Plan, ran: Ran) -> dict[str, Blocks]:
     """What a suite gave for the plan's settings, by benchmark."""
-    scored = scores.runs(ran.plan.out) if ran.found else {}
-    found = {}
+    scored, found = runs_so_far(ran.plan.out), {}
     for benchmark in ran.plan.benchmarks:
         values = {setting.key: ran.value(setting, benchmark) for setting in plan.settings}
         runs = {key: scored[name] for key in values if (name := f"{key} {benchmark.name}") in scored}

@@ -113,7 +113,7 @@ def write(plan: Plan, found: Mapping[str, Blocks], folder: Path, beside_paper: b
 
 
 def plot(plan: Plan, name: str, blocks: Blocks, path: Path) -> Path:
-    """A panel a block: score against value with 95 % intervals, the default as a line. Of combinations, the first
+    """A panel a block: score against value with 95 % intervals, the default ringed. Of combinations, the first
     setting lies along the axis and each combination of the others is a line."""
     import matplotlib.pyplot as plt
 
@@ -141,9 +141,13 @@ def _panel(panel: Any, block: Sequence[Tried]) -> None:
     for colour, (label, line) in zip(COLOURS * 3, _lines(block, first).items(), strict=False):
         known = [tried for tried in line if _height(tried) is not None]
         x = [places[str(tried.point.changed[first])] for tried in known]
-        panel.errorbar(x, [_height(t) for t in known], _reach(known), marker="o", capsize=3, color=colour, label=label)
-    rings = [(places[str(t.point.changed[first])], _height(t)) for t in block if t.is_base and _height(t) is not None]
-    panel.plot(*zip(*rings, strict=True), "o", markersize=12, fillstyle="none", color="grey") if rings else None
+        joined = "none" if isinstance(block[0].point.changed[first], str) else "-"
+        how = {"marker": "o", "linestyle": joined, "capsize": 3, "color": colour, "label": label}
+        panel.errorbar(x, [_height(t) for t in known], _reach(known), **how)
+        for tried in known:
+            if tried.is_base:
+                place = places[str(tried.point.changed[first])]
+                panel.plot(place, _height(tried), "o", markersize=12, fillstyle="none", color="grey")
     long = any(len(value) > 6 for value in places)
     panel.set_xticks(list(places.values()), list(places), rotation=20 if long else 0, fontsize=8 if long else None)
     panel.set(xlabel=first)

@@ -1,0 +1,62 @@
+"""Serve: the OpenAI API with pruned images, by vLLM."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Annotated, Any
+
+import typer
+
+from eadp.cli.app import app, budgets, console
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="pocket, the folder of a checkpoint, or its name on the hub.")],
+    keep: Annotated[str, typer.Option(help="Tokens of each image that stay: a count (64) or a share (0.125).")] = "64",
+    method: Annotated[str, typer.Option(help="The method; see `eadp methods`.")] = "eadp",
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the method, or of the server: beta=3, cache_mib=64.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Let requests choose keep, method and question (mm_processor_kwargs).")
+    ] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Print the command line of the server, run nothing.")] = False,
+) -> None:
+    """Serve the OpenAI API with images pruned by the question, through vLLM.
+
+    Prints the command line and runs it. Any other option goes to vLLM as it is: --port 8001, --tensor-parallel-size 2.
+    """
+    from eadp.serve import command, versions
+
+    more = [*context.args, *(["--trust-request-mm-kwargs"] if trust else [])]
+    try:
+        line = command.command(model, {"method": method, "keep": budgets(keep)[0], **_settings(setting or [])}, more)
+    except (OSError, ValueError, TypeError) as error:
+        raise typer.BadParameter(str(error)) from error
+    # Not through rich: the line must stay one line, and be good to copy.
+    print(shlex.join(line), flush=True)
+    if dry:
+        return
+    try:
+        versions.check()
+    except RuntimeError as error:
+        console().print(str(error))
+        raise typer.Exit(2) from error
+    raise typer.Exit(command.run(line))
+
+
+def _settings(given: list[str]) -> dict[str, Any]:
+    """beta=3 → a number; allocation=uniform → a word."""
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"a setting is written name=value, got {each!r}")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found

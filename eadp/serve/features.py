@@ -1,0 +1,61 @@
+"""What the vision side of a model made of an image, before anything is pruned, and a cache of it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from eadp.models.family import Picture
+
+
+@dataclass(frozen=True)
+class Look:
+    """rows: length×(d + more), one for each placeholder: d channels for the language model, then others that follow
+    them (DeepStack). width: d."""
+
+    picture: Picture
+    rows: Tensor
+    width: int
+
+    @property
+    def features(self) -> Tensor:
+        """N×d, what the method chooses from: without newlines."""
+        return self.rows[self.picture.slots.to(self.rows.device), : self.width]
+
+    @property
+    def bytes(self) -> int:
+        tensors = (self.rows, self.picture.states)
+        return sum(each.numel() * each.element_size() for each in tensors if each is not None)
+
+    def apart(self) -> Look:
+        """With memory of its own: as a part of a batch it would keep all of that alive."""
+        states = None if self.picture.states is None else self.picture.states.clone()
+        return replace(self, picture=replace(self.picture, states=states), rows=self.rows.clone())
+
+
+class LookCache:
+    """The last looks, as many as fit. Another question about the same image then spares the vision tower."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._looks: OrderedDict[bytes, Look] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._looks)
+
+    def get(self, key: bytes) -> Look | None:
+        look = self._looks.get(key)
+        if look is not None:
+            self._looks.move_to_end(key)
+        return look
+
+    def put(self, key: bytes, look: Look) -> None:
+        if key in self._looks or look.bytes > self.limit:
+            return
+        self._looks[key] = look.apart()
+        self.bytes += look.bytes
+        while self.bytes > self.limit:
+            self.bytes -= self._looks.popitem(last=False)[1].bytes

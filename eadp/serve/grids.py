@@ -1,0 +1,94 @@
+"""What Qwen's families share: one grid an image, M-RoPE, a guide from the input embeddings, images only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from vllm.tokenizers import cached_tokenizer_from_config
+
+from eadp.models.family import Family, Prompt, Seen
+from eadp.models.guides import EmbeddingGuide
+from eadp.serve import mrope
+from eadp.serve.features import Look
+from eadp.serve.processing import PruningProcessor
+from eadp.serve.pruning import Item, PruningModel
+from eadp.serve.stock import Stock
+
+
+class ImagesOnly(Stock):
+    """Before a stock processing info: clips are for the stock architecture, which prunes them in its own way."""
+
+    def get_supported_mm_limits(self) -> Mapping[str, int | None]:
+        return {"image": None, "video": 0}
+
+    def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
+        return {"image": self.get_max_image_tokens()}
+
+
+class GridProcessor(PruningProcessor):
+    positions = "keep"
+    # An empty text has no embeddings to take the mean of.
+    takes_silence = False
+
+
+class GridModel(PruningModel):
+    """Features are followed by channels that carry each token's coordinates, until the engine asks for positions."""
+
+    kind: ClassVar[type[Family]]
+    """The family in `eadp.models`."""
+
+    @property
+    def width(self) -> int:
+        """Channels of a feature that the language model takes at its input."""
+        return self.config.vision_config.out_hidden_size
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        loaded = super().load_weights(weights)
+        if self.eadp_settings.guide not in (None, "none"):
+            raise ValueError('this model is guided by its own input embeddings: leave "guide" out')
+        if self.eadp_settings.reads:
+            tokenizer = cached_tokenizer_from_config(self.eadp_place)
+            self.eadp_guide = EmbeddingGuide(self.language_model.model.embed_tokens, tokenizer)
+        return loaded
+
+    def items(self, batch: dict[str, Any]) -> list[Item]:
+        grids = torch.as_tensor(batch["image_grid_thw"]).cpu().view(-1, 3)
+        parts = batch["pixel_values"].split(grids.prod(1).tolist())
+        return [{"pixel_values": part, "image_grid_thw": grid[None]} for part, grid in zip(parts, grids, strict=True)]
+
+    def tokens_of(self, item: Item) -> int:
+        return int(item["image_grid_thw"].prod()) // self.config.vision_config.spatial_merge_size**2
+
+    def look(self, items: Sequence[Item]) -> list[Look]:
+        together = {name: torch.cat([item[name] for item in items]) for name in items[0]}
+        rows = self._process_image_input(self._parse_and_validate_image_input(**together))
+        seen = Seen("image", {"image_grid_thw": together["image_grid_thw"]}, (), [len(each) for each in rows])
+        pictures = self.family(self.kind).pictures(seen, None, Prompt(None, []))
+        return [Look(picture, each, self.width) for picture, each in zip(pictures, rows, strict=True)]
+
+    def finished(self, look: Look, slots: Tensor, rows: Tensor) -> Tensor:
+        return torch.cat([rows, mrope.to_channels(slots, look.picture.grids[0]).to(rows)], dim=1)
+
+    def get_mrope_input_positions(self, input_tokens: list[int], mm_features: Any) -> tuple[Tensor, int]:
+        merge = self.config.vision_config.spatial_merge_size
+        runs = []
+        for feature in mm_features:
+            _, rows, columns = feature.data["image_grid_thw"].data.tolist()
+            place = feature.mm_position
+            runs.append(mrope.Run(place.offset, place.length, (rows // merge, columns // merge)))
+        return mrope.prompt_positions(len(input_tokens), runs)
+
+    def recompute_mrope_positions(
+        self, input_ids: Any, multimodal_embeddings: Any, mrope_positions: Tensor, num_computed_tokens: int
+    ) -> tuple[list[Tensor], Tensor, int]:
+        if multimodal_embeddings:
+            channels = torch.cat([each[:, -mrope.CHANNELS :] for each in multimodal_embeddings])
+            coordinates = mrope.from_channels(channels).to(mrope_positions.device)
+            is_image = torch.as_tensor(input_ids, device=mrope_positions.device) == self.config.image_token_id
+            mrope_positions = mrope.filled_in(mrope_positions, is_image, num_computed_tokens, coordinates)
+        # What a prompt ends with is text, and text stands behind all that is before it.
+        ahead = int(mrope_positions.max()) + 1 - mrope_positions.shape[1]
+        return [each[:, : -mrope.CHANNELS] for each in multimodal_embeddings], mrope_positions, ahead

@@ -1,0 +1,45 @@
+"""LLaVA-1.5 in vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from vllm.model_executor.models.llava import (
+    LlavaDummyInputsBuilder,
+    LlavaForConditionalGeneration,
+    LlavaMultiModalProcessor,
+    LlavaProcessingInfo,
+)
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
+from eadp.models.llava import Llava
+from eadp.serve.clip import ClipModel
+from eadp.serve.features import Look
+from eadp.serve.processing import PruningProcessor
+from eadp.serve.pruning import Item
+
+
+class EadpLlavaProcessor(PruningProcessor, LlavaMultiModalProcessor):
+    positions = "repack"
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    EadpLlavaProcessor, info=LlavaProcessingInfo, dummy_inputs=LlavaDummyInputsBuilder
+)
+class EadpLlavaForConditionalGeneration(ClipModel, LlavaForConditionalGeneration):
+    processor = EadpLlavaProcessor
+
+    def items(self, batch: dict[str, Any]) -> list[Item]:
+        return [{"pixel_values": pixels} for pixels in batch["pixel_values"]]
+
+    def tokens_of(self, item: Item) -> int:
+        vision = self.config.vision_config
+        return (vision.image_size // vision.patch_size) ** 2
+
+    def look(self, items: Sequence[Item]) -> list[Look]:
+        states = self.states(torch.stack([item["pixel_values"] for item in items]))
+        rows = self.multi_modal_projector(states)
+        pictures = self.pictures(self.family(Llava), states, [len(each) for each in rows])
+        return [Look(picture, each, each.shape[-1]) for picture, each in zip(pictures, rows, strict=True)]

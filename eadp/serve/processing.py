@@ -1,0 +1,117 @@
+"""The side that takes requests: reads the question, makes it part of the images' hashes, shortens the prompt.
+
+vLLM keys its processor, encoder and prefix caches by one hash of each image and of `hf_processor_mm_kwargs`. The
+request is put in there before anything is hashed, so that another question or budget is another item, and the same one
+a hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from vllm.multimodal.hasher import MultiModalHasher
+from vllm.multimodal.inputs import MultiModalFieldConfig
+from vllm.multimodal.parse import ImageEmbeddingItems
+
+from eadp.models.question import question_of
+from eadp.serve.request import EVERYTHING, KEY, Request, ServerSettings
+from eadp.serve.stock import Stock
+
+REQUEST, IMAGE = "eadp_request", "eadp_image"
+"""What travels to the workers with each image: the request, and the image's own key, whatever is asked about it."""
+
+
+class PruningProcessor(Stock):
+    """Before a stock multimodal processor."""
+
+    positions: ClassVar[str]
+    """Of kept tokens in this family: "keep" their own, or "repack"."""
+    takes_silence: ClassVar[bool] = True
+    """The family's guide has a vector also for an empty question."""
+
+    def __init__(self, info: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(info, *args, **kwargs)
+        self._server = ServerSettings.of(info.get_hf_config(), self.positions)
+        if KEY in (info.ctx.get_mm_config().mm_processor_kwargs or {}):
+            raise ValueError(f"settings for the whole server belong into --hf-overrides '{{\"{KEY}\": {{…}}}}'")
+
+    def apply(self, inputs: Any, timing_ctx: Any) -> Any:
+        own = dict(inputs.hf_processor_mm_kwargs)
+        request = self._server.request(own.pop(KEY, None))
+        if request.method is not None and inputs.mm_data_items.get_count("image", strict=False):
+            own[KEY] = self._asked(request, inputs.prompt).to_json()
+        return super().apply(replace(inputs, hf_processor_mm_kwargs=own), timing_ctx)
+
+    def _asked(self, request: Request, prompt: Sequence[int]) -> Request:
+        """The request with its question. Methods that read none get none, so that all questions share their hits."""
+        if request.method is None or not request.reads:
+            return replace(request, question="")
+        question = request.question or question_of(
+            torch.tensor(prompt), self.info.get_tokenizer(), self.info.get_hf_config()
+        )
+        if not question and not self.takes_silence:
+            raise ValueError(
+                f"the last user turn has no text, and {request.method.name} prunes by the question: ask something, "
+                f'give mm_processor_kwargs={{"{KEY}": {{"question": "…"}}}}, or a method that reads none'
+            )
+        return replace(request, question=question)
+
+    def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
+        """The most that an image can take is all its tokens: a request may ask for that."""
+        inputs = super().get_dummy_inputs(*args, **kwargs)
+        return replace(inputs, hf_processor_mm_kwargs={KEY: {"keep": EVERYTHING}})
+
+    def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
+        request, own = _parted(hf_kwargs)
+        data = super()._apply_hf_processor_main(mm_items, own)
+        images = mm_items.get("image")
+        if not images:
+            return data
+        if isinstance(images, ImageEmbeddingItems):
+            raise ValueError("features of an image cannot be pruned here: send the image itself")
+        algorithm = self.info.ctx.get_mm_config().mm_hasher_algorithm
+        keys = [
+            MultiModalHasher.hash_kwargs(algorithm, image=image, mm_processor_kwargs=own)
+            for image in images.get_all_items_for_hash()
+        ]
+        data[REQUEST] = [request.to_tensor()] * len(keys)
+        data[IMAGE] = [torch.frombuffer(bytearray.fromhex(key), dtype=torch.uint8) for key in keys]
+        return data
+
+    def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> dict[str, Any]:
+        ours = {name: MultiModalFieldConfig.batched("image", keep_on_cpu=True) for name in (REQUEST, IMAGE)}
+        return {**super()._get_mm_fields_config(hf_inputs, _parted(hf_processor_mm_kwargs)[1]), **ours}
+
+    def _get_mm_prompt_updates(
+        self, mm_items: Any, hf_processor_mm_kwargs: Mapping[str, object], out_mm_kwargs: Any
+    ) -> Any:
+        request, own = _parted(hf_processor_mm_kwargs)
+        updates = super()._get_mm_prompt_updates(mm_items, own, out_mm_kwargs)
+        if request.method is None or "image" not in updates:
+            return updates
+        return {
+            **updates,
+            "image": [
+                [self._shortened(update, request, self._newlines(mm_items, index)) for update in image]
+                for index, image in enumerate(updates["image"])
+            ],
+        }
+
+    def _shortened(self, update: Any, request: Request, newlines: int) -> Any:
+        """The stock update, with placeholders for what stays. All of its ids are the image's placeholder."""
+        slots = update.content.full
+        kept = request.count(len(slots) - newlines) + newlines
+        return replace(update, content=replace(update.content, full=slots[:kept]))
+
+    def _newlines(self, mm_items: Any, index: int) -> int:
+        """How many of an image's placeholders are for newlines, which always stay."""
+        return 0
+
+
+def _parted(kwargs: Mapping[str, object]) -> tuple[Request, dict[str, object]]:
+    """Our request, as `apply` wrote it, and what is the stock processor's."""
+    own = dict(kwargs)
+    return Request.from_json(str(own.pop(KEY, "{}"))), own

@@ -1,0 +1,178 @@
+"""The parts of the vLLM plugin that need no vLLM. `make test-vllm` runs the rest."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from typer.testing import CliRunner
+
+from eadp.cli import app
+from eadp.models.family import Picture
+from eadp.serve import ARCHITECTURES, mrope, versions
+from eadp.serve.command import command
+from eadp.serve.features import Look, LookCache
+from eadp.serve.request import Request, ServerSettings, servable
+
+
+def server(**settings: Any) -> ServerSettings:
+    """Of a LLaVA."""
+    return ServerSettings.of(SimpleNamespace(eadp=settings), "repack")
+
+
+def test_a_request_reads_back_from_what_travels_to_the_workers() -> None:
+    request = Request(server(keep=64, beta=3.0).request({"question": " Wo ist die Tür? "}).method, "Wo ist die Tür?")
+    assert Request.from_tensor(request.to_tensor()) == request
+    assert Request.from_tensor(Request(None).to_tensor()) == Request(None)
+
+
+def test_a_request_s_settings_go_before_the_server_s() -> None:
+    ours = server(method="eadp", keep=64, beta=3.0)
+    assert ours.request({"keep": 8}).method.keep == 8
+    assert ours.request({"keep": 8}).method.beta == 3.0
+    assert ours.request({"question": " Where? "}).question == "Where?"
+    assert ours.request({"keep": "all"}).method is None
+    assert ours.request({"keep": 1.0}).method is None
+    assert ours.request({"keep": 1}).method.keep == 1
+
+
+def test_another_method_takes_only_the_budget_from_the_server() -> None:
+    method = server(method="eadp", keep=64, beta=3.0).request({"method": "divprune"}).method
+    assert (method.name, method.keep) == ("divprune", 64)
+
+
+def test_an_image_with_no_more_tokens_than_asked_for_stays_whole() -> None:
+    request = server(keep=64).request(None)
+    assert [request.count(total) for total in (63, 64, 65, 576)] == [63, 64, 64, 64]
+    assert server(keep=0.25).request(None).count(576) == 144
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "EADP needs keep="),
+        ({"keep": 0}, "at least 1"),
+        ({"keep": 64, "method": "visionzip"}, "visionzip cannot be served; these can: cdpruner"),
+        ({"keep": 64, "exact": False}, "must know how many tokens stay"),
+        ({"keep": 64, "positions": "keep"}, 'only "repack"'),
+        ({"keep": 64, "cache_mib": -1}, "cache_mib must be a whole number"),
+        ({"keep": 64, "guide": "none"}, "reads the question"),
+        ({"keep": 64, "colour": 1}, "eadp has no setting colour"),
+    ],
+)
+def test_a_server_with_wrong_settings_does_not_start(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        server(**settings)
+
+
+def test_overrides_without_settings_are_told_what_to_say() -> None:
+    with pytest.raises(ValueError, match=r"--hf-overrides must say how to prune"):
+        ServerSettings.of(SimpleNamespace(), "keep")
+
+
+def test_methods_that_need_no_attention_can_be_served() -> None:
+    assert {"eadp", "cdpruner", "divprune", "trim", "random", "uniform", "topk"} <= set(servable())
+
+
+def look(size: int) -> Look:
+    return Look(Picture.plain([(1, size)]), torch.zeros(size, 256), 256)
+
+
+def test_the_cache_holds_the_last_looks_that_fit() -> None:
+    cache = LookCache(4096)
+    for key in (b"a", b"b"):
+        cache.put(key, look(2))
+    assert cache.get(b"a") is not None
+    cache.put(b"c", look(1))
+    assert [cache.get(key) is None for key in (b"a", b"b", b"c")] == [False, True, False]
+    cache.put(b"d", look(5))
+    assert cache.get(b"d") is None
+    assert cache.bytes == 3072
+
+
+def test_a_cached_look_does_not_keep_its_batch_alive() -> None:
+    rows = torch.zeros(8, 2, 256)
+    cache = LookCache(1 << 20)
+    cache.put(b"a", Look(Picture.plain([(1, 2)]), rows[0], 256))
+    assert cache.get(b"a").rows.untyped_storage().nbytes() == 2 * 256 * 4
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_positions_of_kept_tokens_are_those_of_the_stock_model(family: str) -> None:
+    """The positions of a pruned prompt are the stock model's for the whole prompt, where tokens were kept."""
+    inputs = tiny.inputs(family, [[(24, 40), (48, 16)]])
+    ids, grids = inputs["input_ids"][0], [(3, 5), (6, 2)]
+    base = tiny.model(family).base_model
+    stock, delta = base.get_rope_index(
+        inputs["input_ids"], mm_token_type_ids=inputs["mm_token_type_ids"], image_grid_thw=inputs["image_grid_thw"]
+    )
+    is_image = ids == tiny.IDS["<|image_pad|>"]
+    kept = [torch.tensor([1, 4, 7, 13]), torch.tensor([0, 3, 11])]
+    stays = ~is_image
+    columns = is_image.nonzero().flatten().split([15, 12])
+    for own, chosen in zip(columns, kept, strict=True):
+        stays[own[chosen]] = True
+    pruned = ids[stays]
+    starts = [int((stays.cumsum(0) - 1)[own[chosen[0]]]) for own, chosen in zip(columns, kept, strict=True)]
+    runs = [mrope.Run(at, len(chosen), grid) for at, chosen, grid in zip(starts, kept, grids, strict=True)]
+    positions, ahead = mrope.prompt_positions(len(pruned), runs)
+    channels = torch.cat([mrope.to_channels(chosen, grid) for chosen, grid in zip(kept, grids, strict=True)])
+    coordinates = mrope.from_channels(channels.bfloat16())
+    here = pruned == tiny.IDS["<|image_pad|>"]
+    # In two chunks that part the first image, then once more from the start.
+    once = mrope.filled_in(positions, here, 0, coordinates[:, :2])
+    twice = mrope.filled_in(once, here, starts[0] + 2, coordinates[:, 2:])
+    again = mrope.filled_in(twice, here, 0, coordinates)
+    assert torch.equal(twice, stock[-3:, 0, stays])
+    assert torch.equal(again, twice)
+    assert ahead + len(pruned) == int(delta[0, 0]) + len(ids)
+
+
+def test_coordinates_survive_half_precision() -> None:
+    slots = torch.tensor([0, 700 * 999 + 998, 513 * 999 + 257])
+    for dtype in (torch.bfloat16, torch.float16):
+        coordinates = mrope.from_channels(mrope.to_channels(slots, (1000, 999)).to(dtype))
+        assert coordinates.tolist() == [[0, 0, 0], [0, 700, 513], [0, 998, 257]]
+
+
+@pytest.mark.parametrize("found", ["0.31.0", "0.33.1", None])
+def test_another_release_of_vllm_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch, found: str | None) -> None:
+    monkeypatch.setattr(versions, "installed", lambda: found)
+    with pytest.raises(RuntimeError, match=r"tested with vLLM 0\.32\.0 and serves with no other: pip install"):
+        versions.check()
+    monkeypatch.setattr(versions, "installed", lambda: "0.32.0")
+    versions.check()
+
+
+def test_the_command_line_names_architecture_and_settings() -> None:
+    line = command("pocket", {"method": "eadp", "keep": 64}, ["--port", "8001"])
+    overrides = json.loads(line[line.index("--hf-overrides") + 1])
+    assert overrides == {"architectures": [ARCHITECTURES["llava"]], "eadp": {"method": "eadp", "keep": 64}}
+    assert line[-2:] == ["--port", "8001"]
+
+
+def test_eadp_serve_prints_the_line_and_passes_on_what_is_vllm_s() -> None:
+    told = CliRunner().invoke(
+        app, ["serve", "pocket", "--keep", "0.25", "--set", "beta=3", "--trust", "--dry-run", "--port", "8001"]
+    )
+    assert told.exit_code == 0, told.output
+    line = shlex.split(told.output)
+    assert json.loads(line[line.index("--hf-overrides") + 1])["eadp"] == {"method": "eadp", "keep": 0.25, "beta": 3}
+    assert line[-3:] == ["--port", "8001", "--trust-request-mm-kwargs"]
+
+
+@pytest.mark.parametrize("wrong", [["--keep", "0"], ["--method", "fastv"], ["--set", "beta"], ["--set", "colour=1"]])
+def test_eadp_serve_refuses_wrong_settings(wrong: list[str]) -> None:
+    assert CliRunner().invoke(app, ["serve", "pocket", *wrong, "--dry-run"]).exit_code == 2
+
+
+def test_vllm_finds_the_plugin_by_its_entry_point() -> None:
+    from eadp.serve import register
+
+    assert EntryPoint("eadp", "eadp.serve:register", "vllm.general_plugins").load() is register

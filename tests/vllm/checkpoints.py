@@ -1,0 +1,83 @@
+"""Checkpoints on disk that both engines read: tiny random ones of each family, and the pocket model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tiny
+import tiny_processors
+import torch
+import transformers as hf
+from safetensors.torch import save_file
+
+from eadp.pocket.storage import WEIGHTS
+from eadp.serve import ARCHITECTURES
+
+# The attention that vLLM has for CPUs begins at heads of 32 channels.
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+FAMILIES = tuple(ARCHITECTURES)
+
+
+def folder_of(name: str, place: Path) -> Path:
+    """The checkpoint called `name`: pocket, or a family's tiny one."""
+    return WEIGHTS if name == "pocket" else _made(name, place / name)
+
+
+def _made(family: str, folder: Path) -> Path:
+    kind, settings = tiny.CONFIGS[family]
+    text = {**settings["text_config"], **HEADS}
+    if "rope_parameters" in text:
+        # Qwen3 always has its axes interleaved; transformers knows that, vLLM reads it.
+        interleaved = {"mrope_interleaved": True} if family == "qwen3_vl" else {}
+        text["rope_parameters"] = {**text["rope_parameters"], "mrope_section": [4, 6, 6], **interleaved}
+    tiny.build(kind(**{**settings, "text_config": text})).save_pretrained(folder)
+    _processor(family).save_pretrained(folder)
+    if family.startswith("llava"):
+        _text_side(folder, tiny.CLIP["hidden_size"])
+    return folder
+
+
+def _processor(family: str) -> Any:
+    processor = tiny_processors.processor(family)
+    if family.startswith("qwen"):
+        # The engine insists on the part for clips.
+        kind = getattr(hf, type(processor).__name__)
+        clips = hf.Qwen2VLVideoProcessor if family == "qwen2_5_vl" else hf.Qwen3VLVideoProcessor
+        return kind(
+            hf.Qwen2VLImageProcessor(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}),
+            processor.tokenizer,
+            clips(patch_size=4, merge_size=2),
+            chat_template=processor.chat_template,
+        )
+    return processor
+
+
+def _text_side(folder: Path, width: int) -> None:
+    """A CLIP text model with random weights, as `eadp.models.guides` finds it beside a model."""
+    config = hf.CLIPTextConfig(
+        vocab_size=tiny.VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=77,
+        bos_token_id=tiny.IDS["<s>"],
+        eos_token_id=tiny.IDS["</s>"],
+        pad_token_id=tiny.IDS["<pad>"],
+    )
+    generator = torch.Generator().manual_seed(1)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator) * shape[-1] ** -0.5
+
+    text_model = hf.CLIPTextModel(config)
+    weights = {
+        f"text_model.{name}": random(*weight.shape) if weight.ndim > 1 else weight
+        for name, weight in text_model.state_dict().items()
+        if weight.is_floating_point()
+    }
+    weights |= {"text_projection.weight": random(16, 32), "visual_projection.weight": random(16, width)}
+    save_file(weights, folder / "clip_text.safetensors")
+    (folder / "clip_text.json").write_text(json.dumps(config.to_diff_dict()))

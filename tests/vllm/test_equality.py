@@ -1,0 +1,123 @@
+"""Greedy answers of vLLM with the plugin are those of transformers under `eadp.attach`, token for token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+from checkpoints import FAMILIES, folder_of
+from engines import Ask, Engine, Transformers, picture, words
+
+from eadp.pocket.samples import samples
+from eadp.serve.request import servable
+
+SERVER = {"keep": 0.125}
+CHUNK = 96
+"""Tokens that the engine takes at a time: less than an unpruned image of most families."""
+BUDGETS = {"full": 1.0, "half": 0.5, "eighth": 0.125}
+
+
+class Pair:
+    """Both engines on one checkpoint."""
+
+    def __init__(self, name: str, folder: object) -> None:
+        self.name = name
+        self.reference = Transformers(folder)
+        self.engine = Engine(folder, SERVER, max_num_batched_tokens=CHUNK, max_num_seqs=8)
+
+    def wide(self, seed: int) -> object:
+        return picture(seed, 96, 56)
+
+    def different(self, asks: Iterable[Ask]) -> tuple[Ask, Ask]:
+        """The first, and the next of which other tokens stay."""
+        first, *others = asks
+        kept = self.reference.answer(first, SERVER)[1]
+        return first, next(ask for ask in others if self.reference.answer(ask, SERVER)[1] != kept)
+
+    def check(self, *asks: Ask) -> tuple[list, list]:
+        """Asked all at once, each gets the answer that it gets alone from transformers. Gives both sides' results."""
+        expected = [self.reference.answer(ask, SERVER) for ask in asks]
+        found = self.engine.answers([self.reference.prompt(ask) for ask in asks], asks)
+        assert [output.outputs[0].token_ids for output in found] == [tokens for tokens, _, _ in expected]
+        assert [len(output.prompt_token_ids) for output in found] == [length for _, _, length in expected]
+        return expected, found
+
+
+@pytest.fixture(scope="module", params=["pocket", *FAMILIES])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    both = Pair(request.param, folder_of(request.param, tmp_path_factory.mktemp("checkpoints")))
+    yield both
+    both.engine.close()
+
+
+@pytest.mark.parametrize("keep", BUDGETS.values(), ids=BUDGETS)
+def test_cold_and_on_a_prefix_hit(pair: Pair, keep: float) -> None:
+    ask = Ask((pair.wide(1),), (words(1),), {"keep": keep})
+    _, (cold,) = pair.check(ask)
+    _, (warm,) = pair.check(ask)
+    assert not cold.num_cached_tokens
+    assert warm.num_cached_tokens
+
+
+def test_the_server_s_settings_hold_where_a_request_has_none(pair: Pair) -> None:
+    ((_, (kept,), _),), _ = pair.check(Ask((pair.wide(2),), (words(2),)))
+    ((_, (more,), _),), _ = pair.check(Ask((pair.wide(2),), (words(2),), {"keep": 0.5}))
+    assert len(kept) < len(more)
+
+
+def test_two_questions_about_one_image_get_their_own_tokens(pair: Pair) -> None:
+    """The caches go by the question too: else the second would see what was kept for the first."""
+    first, second = pair.different(Ask((pair.wide(3),), (words(seed),), {"keep": 0.25}) for seed in range(20, 40))
+    (one,), _ = pair.check(first)
+    pair.check(second)
+    (again,), _ = pair.check(first)
+    assert again == one
+
+
+def test_a_question_of_the_request_goes_before_the_prompt_s(pair: Pair) -> None:
+    pruned = {"keep": 0.25}
+    asks = [Ask((pair.wide(5),), (words(5),), pruned | {"question": words(seed)}) for seed in range(40, 60)]
+    pair.check(*pair.different([Ask((pair.wide(5),), (words(5),), pruned), *asks]))
+
+
+def test_many_budgets_and_methods_in_one_batch(pair: Pair) -> None:
+    asks = [Ask((pair.wide(7),), (words(7),), {"keep": keep}) for keep in BUDGETS.values()]
+    asks += [Ask((pair.wide(8),), (words(8),), {"keep": 3, "method": name}) for name in servable()]
+    pair.check(*asks)
+
+
+def test_a_chunk_may_end_inside_an_image(pair: Pair) -> None:
+    ask = Ask((pair.wide(9), pair.wide(10)), (words(9) * 2,), {"keep": 1.0})
+    _, (found,) = pair.check(ask)
+    assert len(found.prompt_token_ids) > CHUNK
+    pruned = Ask(ask.images, (words(10) * 3,), {"keep": 0.75})
+    _, (found,) = pair.check(pruned)
+    assert len(found.prompt_token_ids) > CHUNK
+
+
+def test_a_portrait_image(pair: Pair) -> None:
+    pair.check(Ask((picture(11, 40, 104),), (words(11),), {"keep": 0.5}))
+
+
+def test_two_images_each_with_a_budget(pair: Pair) -> None:
+    ((_, kept, _),), _ = pair.check(Ask((pair.wide(12), picture(13, 40, 72)), (words(12),), {"keep": 5}))
+    assert [len(each) for each in kept] == [5, 5]
+
+
+def test_turn_after_turn(pair: Pair) -> None:
+    """The question is the last turn's."""
+    ask = Ask((pair.wide(14),), (words(14),), {"keep": 0.25})
+    pair.check(ask)
+    (then,), _ = pair.check(Ask(ask.images, (words(14), "some answer", words(15)), ask.eadp))
+    (last,), _ = pair.check(Ask(ask.images, (words(15),), ask.eadp))
+    assert then[1] == last[1]
+
+
+def test_more_than_there_are_is_all(pair: Pair) -> None:
+    pair.check(Ask((pair.wide(16),), (words(16),), {"keep": 5000}))
+
+
+@pytest.mark.parametrize("pair", ["pocket"], indirect=True)
+def test_the_pocket_model_on_its_own_world(pair: Pair) -> None:
+    asked = [Ask((sample.image,), (sample.question,), {"keep": 32}) for sample in samples("test", 12)]
+    pair.check(*asked)

@@ -1,0 +1,38 @@
+"""What vLLM finds of the plugin at its start."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+from vllm.model_executor.models import ModelRegistry
+
+from eadp.serve import ARCHITECTURES, register, versions
+
+
+def module_of(architecture: str) -> str:
+    return ModelRegistry.models[architecture].module_name
+
+
+def test_vllm_finds_it_and_may_call_it_twice() -> None:
+    (found,) = entry_points(group="vllm.general_plugins", name="eadp")
+    for _ in range(2):
+        found.load()()
+    assert {family: module_of(name) for family, name in ARCHITECTURES.items()} == {
+        family: f"eadp.serve.{family}" for family in ARCHITECTURES
+    }
+
+
+def test_another_release_is_refused_when_an_architecture_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "installed", lambda: "0.99.0")
+    register()
+    try:
+        module = module_of(ARCHITECTURES["llava"])
+        sys.modules.pop(module, None)
+        with pytest.raises(RuntimeError, match=r"vLLM 0\.99\.0 is installed, but .* tested with vLLM 0\.32\.0"):
+            importlib.import_module(module)
+    finally:
+        monkeypatch.undo()
+        register()

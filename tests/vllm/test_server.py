@@ -1,0 +1,219 @@
+"""`eadp serve` over HTTP, with the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from subprocess import PIPE
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from engines import Ask, Transformers
+from PIL import Image
+
+from eadp.pocket.samples import Sample, samples
+from eadp.pocket.storage import WEIGHTS
+
+EADP = [sys.executable, "-c", "from eadp.cli import app; app()"]
+SMALL = ["--enforce-eager", "--dtype=float32", "--block-size=32", "--max-model-len=1024", "--served-model-name=pocket"]
+KEEP = 32
+PATIENCE = 600
+"""Seconds that something may take on a busy machine before it counts as not happening."""
+
+
+class Server:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.root = f"http://127.0.0.1:{port}"
+        self.client = openai.OpenAI(base_url=f"{self.root}/v1", api_key="none", timeout=PATIENCE, max_retries=0)
+        self.crowd = openai.AsyncOpenAI(base_url=f"{self.root}/v1", api_key="none", timeout=PATIENCE, max_retries=0)
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(self.root + path, timeout=10) as response:
+            return response.read().decode()
+
+    def healthy(self) -> bool:
+        try:
+            self.get("/health")
+        except OSError:
+            return False
+        return True
+
+    def metric(self, name: str) -> float:
+        """The sum over labels."""
+        lines = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
+        return sum(map(float, lines))
+
+    def ask(self, image: Image.Image, question: str, **own: Any) -> Any:
+        return self.client.chat.completions.create(**request(image, question, **own))
+
+
+def request(image: Image.Image, question: str, **own: Any) -> dict[str, Any]:
+    written = io.BytesIO()
+    image.save(written, "png")
+    url = "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
+    extra = {"extra_body": {"mm_processor_kwargs": {"eadp": own}}} if own else {}
+    return {
+        "model": "pocket",
+        "messages": [{"role": "user", "content": content}],
+        "temperature": 0,
+        "max_tokens": 8,
+        **extra,
+    }
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"{what}: not after {PATIENCE} s")
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = [
+        *EADP,
+        "serve",
+        "pocket",
+        "--keep",
+        str(KEEP),
+        "--trust",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        *SMALL,
+    ]
+    process = subprocess.Popen(line, env=os.environ)
+    here = Server(port)
+    try:
+        until(lambda: here.healthy() or process.poll() is not None, "the server is up")
+        assert process.poll() is None
+        yield here
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def reference() -> Transformers:
+    return Transformers(WEIGHTS)
+
+
+def text_of(reference: Transformers, sample: Sample, **own: Any) -> str:
+    ids, _, _ = reference.answer(Ask((sample.image,), (sample.question,), own), {"keep": KEEP})
+    end = reference.processor.tokenizer.eos_token_id
+    return reference.processor.decode(ids[: ids.index(end)] if end in ids else ids)
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[Sample]:
+    return list(samples("test", 4))
+
+
+def test_answers_are_those_of_transformers_and_prompts_are_shorter(
+    server: Server, reference: Transformers, asked: list[Sample]
+) -> None:
+    sample, lengths = asked[0], {}
+    for keep in (KEEP, 128, 256):
+        reply = server.ask(sample.image, sample.question, keep="all" if keep == 256 else keep)
+        assert reply.choices[0].message.content == text_of(reference, sample, keep=keep)
+        lengths[keep] = reply.usage.prompt_tokens
+    assert lengths[256] - lengths[KEEP] == 256 - KEEP
+    assert lengths[256] - lengths[128] == 256 - 128
+    assert server.ask(sample.image, sample.question).usage.prompt_tokens == lengths[KEEP]
+
+
+def test_metrics_count_tokens_images_and_time(server: Server, asked: list[Sample]) -> None:
+    names = ("visual_tokens_total", "visual_tokens_kept_total", "images_remembered_total", "pruning_milliseconds_count")
+    before = [server.metric(f"eadp:{name}") for name in names]
+    for question in ("What is red?", "What is blue?"):
+        server.ask(asked[2].image, question)
+    after = [server.metric(f"eadp:{name}") for name in names]
+    tokens, kept, remembered, timed = (now - then for now, then in zip(after, before, strict=True))
+    assert (tokens, kept, timed) == (2 * 256, 2 * KEEP, 2)
+    assert remembered >= 1
+    assert server.metric("eadp:selection_failures_total") == 0
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        ({"keep": -1}, "keep must be at least 1"),
+        ({"keep": "many"}, "keep must be a count"),
+        ({"method": "nonsense"}, "unknown method 'nonsense'"),
+        ({"method": "fastv"}, "fastv cannot be served"),
+        ({"colour": 3}, "eadp has no setting colour"),
+        ({"coverage": 0.9}, "coverage cannot be served"),
+        ({"cache_mib": 1}, "only for the whole server"),
+        ({"question": 3}, "question must be a text"),
+        ({"beta": -1}, "beta"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_bad_settings_get_400_and_a_sentence(
+    server: Server, asked: list[Sample], own: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=re.escape(sentence)):
+        server.ask(asked[0].image, asked[0].question, **own)
+    assert server.healthy()
+
+
+def test_two_hundred_at_once_get_what_each_gets_alone(server: Server, reference: Transformers) -> None:
+    generator = np.random.default_rng(0)
+    crowd = list(samples("train", 200))
+    budgets = [int(keep) for keep in generator.choice([16, 32, 64], len(crowd))]
+
+    async def all_at_once() -> list[str]:
+        requests = [
+            server.crowd.chat.completions.create(**request(sample.image, sample.question, keep=keep))
+            for sample, keep in zip(crowd, budgets, strict=True)
+        ]
+        return [reply.choices[0].message.content for reply in await asyncio.gather(*requests)]
+
+    answers = asyncio.run(all_at_once())
+    alone = [text_of(reference, sample, keep=keep) for sample, keep in zip(crowd, budgets, strict=True)]
+    assert answers == alone
+
+
+STREAM = """
+import sys, openai, json
+client = openai.OpenAI(base_url=sys.argv[1], api_key="none")
+for _ in client.chat.completions.create(stream=True, **json.loads(sys.stdin.read())):
+    print("more", flush=True)
+"""
+
+
+def test_a_killed_client_leaves_the_server_healthy(server: Server, asked: list[Sample]) -> None:
+    body = {**request(asked[1].image, asked[1].question), "max_tokens": 700, "extra_body": {"ignore_eos": True}}
+    clients = [
+        subprocess.Popen([sys.executable, "-c", STREAM, f"{server.root}/v1"], stdin=PIPE, stdout=PIPE, text=True)
+        for _ in range(2)
+    ]
+    for client in clients:
+        client.stdin.write(json.dumps(body))
+        client.stdin.close()
+    for client in clients:
+        assert client.stdout.readline() == "more\n"
+        client.kill()
+        client.wait()
+    until(lambda: server.metric("vllm:num_requests_running") == 0, "the abandoned requests are given up")
+    assert server.healthy()
+    assert server.ask(asked[1].image, asked[1].question).choices[0].message.content
