@@ -6,9 +6,13 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready-$(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+BROWSER := chromium fonts-wqy-microhei fonts-symbola
+SUDO    := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+HOSTS   := lmms-eval vlmeval
+
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo test test-fast test-vllm lint setup bench clean
+.PHONY: pocket demo test test-fast test-hosts test-vllm lint browser gallery setup bench clean
 .DEFAULT_GOAL := help
 
 help: ## What there is
@@ -20,11 +24,19 @@ pocket: $(READY) ## Train the pocket model from nothing: up to three hours on tw
 demo: $(READY) ## Select tokens on a photo, print the words, write a picture
 	$(BIN)/eadp demo
 
-test: lint ## Lint, types and all tests
+test: lint browser ## Lint, types and all tests
 	$(BIN)/python -m pytest -n 2
 
-test-fast: $(READY) ## The tests that take no more than a few seconds each
+test-fast: $(READY) browser ## The tests that take no more than a few seconds each
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# The checkout stands in front of each host's packages; eadp.egg-info in it, made by $(READY), carries the entry points.
+test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, each in an environment of its own
+	@for host in $(HOSTS); do \
+		echo "$$host" && env=$$(PYTHON=$(PYTHON) hosts/env $$host) && \
+		PYTHONPATH=$(CURDIR):$(CURDIR)/tests/hosts/shim OMP_NUM_THREADS=1 \
+		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host || exit 1; \
+	done
 
 test-vllm: $(READY) ## The vLLM plugin in vLLM's own environment, which is made once (a large download)
 	PYTHONPATH=. "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
@@ -33,6 +45,13 @@ lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+browser: ## Debian's Chromium and fonts for the tests in a real browser, where they are missing
+	@dpkg -s $(BROWSER) >/dev/null 2>&1 || { $(SUDO) apt-get -qq update && \
+	  $(SUDO) apt-get -qq install -y --no-install-recommends $(BROWSER); } >/dev/null
+
+gallery: $(READY) ## Draw docs/gallery.md and its pictures anew
+	$(BIN)/python -m eadp.view.gallery
 
 bench: $(READY) ## The selection benchmark, beside its peers
 	$(PIP) -e ".[peers]"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import re
 import statistics
 import time
@@ -16,6 +14,8 @@ from typing import Any
 import numba
 import torch
 from torch.nn import functional as F
+
+from eadp.measure.machine import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -48,21 +48,6 @@ def interleaved(
 
 def medians(times: dict[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
-
-
-def machine() -> dict[str, Any]:
-    cpu = platform.processor()
-    if (info := Path("/proc/cpuinfo")).exists():
-        cpu = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), cpu)
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numba": numba.__version__,
-        "gpu": None,
-    }
 
 
 def save(name: str, result: dict[str, Any]) -> Path:

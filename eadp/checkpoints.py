@@ -4,18 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 
-POCKET = "pocket"
+if TYPE_CHECKING:
+    from eadp.models.guides import Guide
+
+POCKET, RANDOM = "pocket", "random:"
 
 
-def load_model(name: str, *, dtype: Any = "auto", device: str | None = None) -> tuple[Any, Any]:
-    """Model and processor: `pocket`, the folder of a checkpoint, or its name on the hub; on a GPU if there is one."""
+def load_model(
+    name: str, *, dtype: Any = "auto", device: str | None = None, layers: int | None = None
+) -> tuple[Any, Any]:
+    """Model and processor, on a GPU if there is one.
+
+    name: `pocket`, the folder of a checkpoint, its name on the hub, or `random:llava-1.5-7b` and the like: one of
+    `eadp.measure.architectures` with random weights. layers: how many of its layers a random one has.
+    """
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(f"there is no device {device!r}; give cpu, cuda or cuda:1") from error
+    if name.startswith(RANDOM):
+        from eadp.measure import untrained
+
+        return untrained.load(name.removeprefix(RANDOM), dtype=dtype, device=place, layers=layers)
+    if layers is not None:
+        raise ValueError(f"only a {RANDOM}… model can be shortened to {layers} layers: {name!r} has its weights")
     model, processor = _pocket() if name == POCKET else _checkpoint(name, dtype)
-    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")), processor
+    return model.to(place), processor
+
+
+def load_guide(name: str, model: Any, processor: Any) -> Guide:
+    """The text guide of a model that `load_model` gave by this name."""
+    if name.startswith(RANDOM):
+        from eadp.measure import untrained
+
+        return untrained.guide(model, processor)
+    from eadp.models.guides import guide_for
+
+    return guide_for(model, processor)
 
 
 def _pocket() -> tuple[Any, Any]:
@@ -34,8 +64,8 @@ def _checkpoint(name: str, dtype: Any) -> tuple[Any, Any]:
     except (OSError, ValueError) as error:
         kind = "folder" if Path(name).exists() else "name"
         raise ValueError(
-            f"no model can be read from the {kind} {name!r}: give {POCKET!r}, the folder of a checkpoint, or its name "
-            f"on the hub ({error})"
+            f"no model can be read from the {kind} {name!r}: give {POCKET!r}, the folder of a checkpoint, its name on "
+            f"the hub, or {RANDOM}llava-1.5-7b and the like ({error})"
         ) from error
 
 

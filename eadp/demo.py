@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import statistics
-import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
 from eadp.core import Relevance, Selection
 from eadp.pocket import guide, load
 from eadp.pocket.samples import Sample, samples
 from eadp.runtime import attach
+from eadp.view.asking import answer, prefill_ms
+from eadp.view.notebook import exhibit_of
+from eadp.view.panels import heat_panel, kept_panel, picture_panel
+from eadp.view.text import Pen
 
 SCALE = 2
 """Pixels of the picture for each pixel of a scene."""
 
-GAP, CAPTION = 12, 22
-LOW, HIGH = torch.tensor([68.0, 1, 84]), torch.tensor([253.0, 231, 37])
-"""The ends of the map's colours; dark to light, so that it reads without colour too."""
+GAP, CAPTION = 12, 26
 
 
 @torch.inference_mode()
@@ -37,14 +36,14 @@ def run(keep: float, questions: int, out: Path) -> None:
     whole_ms, pruned_ms = [], []
     for sample in samples("test", questions):
         inputs = processor(images=sample.image, text=sample.prompt, return_tensors="pt")
-        whole = _answer(model, processor, inputs)
+        whole = answer(model, processor, inputs)
         with attach(model, processor, keep=keep, guide=text) as pruned:
-            few = _answer(model, processor, inputs)
+            few = answer(model, processor, inputs)
             selection = pruned.last[0]
         for _ in range(3):
-            whole_ms.append(_prefill_ms(model, inputs))
+            whole_ms.append(prefill_ms(model, inputs))
             with attach(model, processor, keep=keep, guide=text):
-                pruned_ms.append(_prefill_ms(model, inputs))
+                pruned_ms.append(prefill_ms(model, inputs))
         panels.append((sample, selection))
         table.add_row(sample.question, whole, few, sample.answer, f"{selection.coverage:.1%}")
     console.print(table)
@@ -65,17 +64,6 @@ def run(keep: float, questions: int, out: Path) -> None:
     console.print(f"picture: {out}")
 
 
-def _answer(model: Any, processor: Any, inputs: Any) -> str:
-    out = model.generate(**inputs, do_sample=False)
-    return processor.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
-
-
-def _prefill_ms(model: Any, inputs: Any) -> float:
-    start = time.perf_counter()
-    model(**inputs, logits_to_keep=1)
-    return 1000 * (time.perf_counter() - start)
-
-
 def _words(relevance: Relevance | None) -> Table:
     """The first question's words, the ones that point first."""
     table = Table("word", "entropy", "kept", title="words of the first question, by entropy")
@@ -89,30 +77,14 @@ def overlay(panels: list[tuple[Sample, Selection]]) -> Image.Image:
     """One row a question: the scene, its relevance map, and the kept tokens lit."""
     side = panels[0][0].image.width * SCALE
     picture = Image.new("RGB", (3 * side + 2 * GAP, len(panels) * (side + CAPTION + GAP)), "white")
-    draw = ImageDraw.Draw(picture)
+    pen = Pen(ImageDraw.Draw(picture), 15)
     for row, (sample, selection) in enumerate(panels):
         top = row * (side + CAPTION + GAP)
-        draw.text((4, top + 4), f"{sample.question}   {len(selection)} of {selection.total} tokens", fill="black")
-        scene = sample.image.resize((side, side), Image.Resampling.LANCZOS)
-        relevance = selection.relevance
-        heat = selection.mask.float() if relevance is None or relevance.smoothed is None else relevance.smoothed
-        lit = _grown(selection.mask, side).point(lambda value: 255 if value else 60)
-        kept = Image.composite(scene, Image.new("RGB", scene.size), lit)
-        for column, panel in enumerate((scene, _coloured(heat, side), kept)):
+        pen.write(2, top + 18, f"{sample.question}   {len(selection)} of {selection.total} tokens")
+        exhibit = exhibit_of(selection, sample.image, None, sample.question)
+        take = exhibit.takes[0]
+        heat = selection.mask.float() if take.heat is None else take.heat
+        shown = (picture_panel(exhibit, side), heat_panel(exhibit, heat, side), kept_panel(exhibit, take, side))
+        for column, panel in enumerate(shown):
             picture.paste(panel, (column * (side + GAP), top + CAPTION))
     return picture
-
-
-def _grid(values: Tensor) -> Tensor:
-    side = round(len(values) ** 0.5)
-    return values.view(side, side)
-
-
-def _grown(mask: Tensor, side: int) -> Image.Image:
-    return Image.fromarray((_grid(mask) * 255).to(torch.uint8).numpy()).resize((side, side), Image.Resampling.NEAREST)
-
-
-def _coloured(values: Tensor, side: int) -> Image.Image:
-    level = _grid(values)[..., None]
-    colours = (LOW + (HIGH - LOW) * level / level.max().clamp_min(1e-9)).to(torch.uint8)
-    return Image.fromarray(colours.numpy()).resize((side, side), Image.Resampling.NEAREST)

@@ -11,7 +11,7 @@ def run(*arguments):
 
 
 def test_help_names_every_command():
-    for command in ("methods", "demo", "eval", "flops"):
+    for command in ("methods", "demo", "eval", "flops", "bench", "plan"):
         assert command in run("--help").output
         assert run(command, "--help").exit_code == 0
 
@@ -25,7 +25,7 @@ def test_methods_lists_what_each_needs():
 def test_flops_counts_by_part():
     output = run("flops", "--model", "llava-1.5-7b", "--keep", "64").output
     assert "3,989.2" in output  # 616 tokens · 6.476 G
-    assert "20.6%" in output
+    assert "20.7%" in output
 
 
 def test_flops_beside_the_paper():

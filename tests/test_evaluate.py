@@ -106,7 +106,7 @@ def test_any_checkpoint_can_be_asked(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--set", "mu"), "written mu=0.3"),
+        (("--set", "mu"), "written NAME=VALUE"),
         (("--set", "seed=1"), "eadp has no option seed; it has"),
         (("--set", "topk.mu=1"), "options are given for topk, but the methods are eadp"),
         (("--keep", "0"), "at least 1"),

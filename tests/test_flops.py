@@ -6,8 +6,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from eadp.measure import flops, paper
-from eadp.measure.architectures import ARCHITECTURES
+from eadp.measure import flops, paper, untrained
+from eadp.measure.architectures import ARCHITECTURES, text_encoder, text_side
 
 FAMILIES = {
     "llava": ([[(28, 28)]], [(4, 4)]),
@@ -47,6 +47,20 @@ def test_every_part_agrees_with_torchs_counter(family):
         mergers = [base.visual.merger, *getattr(base.visual, "deepstack_merger_list", [])]
         assert projector == sum(counted(merger) for merger in mergers)
         assert tower == counted(base.visual.patch_embed) + sum(counted(block) for block in base.visual.blocks)
+
+
+@pytest.mark.parametrize("name", ["tiny", "llava-onevision-0.5b"])
+@pytest.mark.parametrize("words", [9, 100])
+def test_the_guides_text_encoder_agrees_with_torchs_counter(name, words):
+    side = text_side(untrained.config_for(name, layers=1))
+    with torch.device("meta"):
+        encoder = text_encoder(side)
+        segments = -(-words // (side.max_position_embeddings - (2 if name == "tiny" else 1)))
+        ids = torch.zeros(segments, side.max_position_embeddings, dtype=torch.long)
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+            encoder(input_ids=ids)
+    projected = segments * (side.max_position_embeddings + 1) * 64 * 64 if name == "tiny" else 0
+    assert flops.text_encoder(side, words) == counter.get_total_flops() // 2 + projected
 
 
 @pytest.mark.parametrize(("name", "giga"), [("llava-1.5-7b", 6.607), ("qwen2.5-vl-3b", 3.086)])

@@ -8,6 +8,8 @@ from typing import Any
 import transformers as hf
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from eadp.measure.processors import images_only
+
 SPECIAL = (
     *("<pad>", "<s>", "</s>", "<unk>", "<image>", "<video>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"),
     *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<img>", "</img>", "<IMG_CONTEXT>"),
@@ -77,15 +79,6 @@ def processor(family: str) -> Any:
     return build(family)
 
 
-def _images_only(kind: type) -> type:
-    """Processors of images and clips insist on a part for clips, which needs torchvision."""
-
-    def check(self: Any, name: str, part: Any) -> Any:
-        return None if part is None else kind.check_argument_for_proper_class(self, name, part)
-
-    return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
-
-
 def _side(pixels: int) -> dict[str, Any]:
     return {"do_center_crop": False, "size": {"height": pixels, "width": pixels}}
 
@@ -115,7 +108,7 @@ def _llava_next(family: str) -> Any:
 
 
 def _llava_onevision(family: str) -> Any:
-    return _images_only(hf.LlavaOnevisionProcessor)(
+    return images_only(hf.LlavaOnevisionProcessor)(
         hf.LlavaOnevisionImageProcessorPil(
             size={"height": 28, "width": 28}, image_grid_pinpoints=[*PINPOINTS, [112, 112]]
         ),
@@ -131,13 +124,13 @@ def _qwen(family: str) -> Any:
     images = hf.Qwen2VLImageProcessorPil(
         patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}
     )
-    return _images_only(kind)(images, tokenizer(), chat_template=QWEN)
+    return images_only(kind)(images, tokenizer(), chat_template=QWEN)
 
 
 def _internvl(family: str) -> Any:
     images = hf.GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}, crop_to_patches=True, max_patches=4)
     named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
-    return _images_only(hf.InternVLProcessor)(
+    return images_only(hf.InternVLProcessor)(
         images, tokenizer(**named, video_token="<video>"), image_seq_length=9, chat_template=INTERNVL
     )
 

@@ -2,75 +2,168 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eadp.cli.app import app, budgets, console, names
+from eadp.cli.app import app, assignments, budgets, console, names, print_whole
+
+if TYPE_CHECKING:
+    from eadp.evaluate.paper import Table
+    from eadp.evaluate.suites import Benchmark, Plan, Ran
+
+POCKET = "pocket"
+QUESTIONS = 2000
 
 
 @app.command("eval")
 def evaluate(
-    suite: Annotated[str, typer.Argument(help="What to run: pocket.")],
-    model: Annotated[str, typer.Option(help="pocket, the folder of a checkpoint, or its name on the hub.")] = "pocket",
+    suite: Annotated[
+        str, typer.Argument(help="pocket, paper-llava, paper-qwen, paper-video, or the path of a suite's .json.")
+    ] = "",
+    by_option: Annotated[str, typer.Option("--suite", help="The same, as an option.")] = "",
+    model: Annotated[
+        str, typer.Option(help="pocket, the folder of a checkpoint, or its name on the hub; default: the suite's.")
+    ] = "",
     methods: Annotated[str, typer.Option(help="Methods, with commas between them; see `eadp methods`.")] = "eadp",
-    keep: Annotated[str, typer.Option(help="Budgets: counts (32) or shares (0.125), with commas.")] = "0.125,0.0625",
-    samples: Annotated[int, typer.Option(help="How many test questions.", min=1)] = 2000,
+    keep: Annotated[
+        str, typer.Option(help="Budgets: counts (32) or shares (0.125), with commas; default: the paper's.")
+    ] = "",
+    samples: Annotated[
+        int | None, typer.Option(help="How many questions of each benchmark; default: all, of pocket 2000.", min=1)
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="An option of the methods, mu=0.3, or of one, eadp.mu=0.3; can be repeated."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the results. One that has some is gone on with.")] = Path(
-        "out/pocket"
-    ),
+    only: Annotated[str, typer.Option(help="These benchmarks of the suite, with commas; see `eadp suites`.")] = "",
+    python: Annotated[
+        str | None, typer.Option(help="Interpreter of the environment that has the harness; default: this one.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Prompts that lmms-eval's model answers together.", min=1)] = 1,
+    ranks: Annotated[int, typer.Option(help="Processes that share a task of lmms-eval, by torchrun.", min=1)] = 1,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Option("--arg", help="What a harness's model is given besides, resolution=1008; can be repeated."),
+    ] = None,
+    beside: Annotated[
+        str, typer.Option(help="Whose figures of the paper stand beside ours; default: those of the model's name.")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder of the results. One that has some is gone on with.")] = None,
 ) -> None:
     """Measure accuracy with and without pruning, all methods and budgets side by side on the same questions.
 
+    `eadp eval pocket` asks the pocket model about drawn scenes. The other suites run the paper's benchmarks by
+    lmms-eval or VLMEvalKit and print the paper's figures beside.
+
     Every answer is on the disk as soon as it is known: a killed run goes on where it was, and more methods, budgets
-    or questions are added to what the folder has.
+    or benchmarks are added to what the folder has.
     """
-    if suite != "pocket":
-        raise typer.BadParameter(f"unknown suite {suite!r}; known: pocket")
+    name = suite or by_option
+    if bool(suite) == bool(by_option):
+        raise typer.BadParameter("give one suite, as in `eadp eval pocket` or `eadp eval --suite pocket`")
+    try:
+        if name == POCKET:
+            given: dict[str, Any] = {"--only": only, "--python": python, "--arg": arguments, "--beside": beside}
+            given |= {"--batch": batch > 1, "--ranks": ranks > 1}
+            if strange := [option for option, value in given.items() if value]:
+                raise ValueError(f"{', '.join(strange)} is for suites that a harness runs, not for pocket")
+            _pocket(model or POCKET, methods, keep, samples or QUESTIONS, settings or [], out)
+            return
+        from eadp.evaluate import suites
+
+        suite_ = suites.load(name)
+        model = model or suite_.model
+        if not model:
+            raise ValueError(f"{suite_.name} has no model of its own: give one with --model")
+        paper = suites.paper_of(beside or model)
+        if beside and paper is None:
+            raise ValueError(f"the paper has no figures of {beside!r}; see `eadp paper`")
+        benchmarks, left = suite_.choose(names(only), suites.judge())
+        chosen = suites.settings(names(methods), budgets(keep), options(settings or []), model, paper)
+        out = out or Path("out") / suite_.name / Path(model).name
+        more = assignments(arguments or [])
+        _suite(suites.Plan(suite_, model, chosen, benchmarks, out, python, more, samples, batch, ranks), left, paper)
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _pocket(model: str, methods: str, keep: str, samples: int, settings: list[str], out: Path | None) -> None:
     from rich.progress import Progress
     from transformers.utils.logging import disable_progress_bar
 
-    from eadp.evaluate import pocket, report
+    from eadp.evaluate import compare, pocket, report
     from eadp.evaluate.journal import Journal
     from eadp.evaluate.setting import grid
 
     disable_progress_bar()  # that of loading weights: one bar is enough
-    try:
-        chosen = [pocket.Setting(pocket.ALL), pocket.Setting(pocket.BLIND)]
-        chosen += grid(names(methods), budgets(keep), options(settings or []))
-        with Journal.open(out, pocket.identity(model)) as journal, Progress() as progress:
-            task = progress.add_task(f"{len(chosen)} settings", total=len(chosen) * samples)
-            found = pocket.evaluate(
-                chosen, samples, progress=lambda done: progress.advance(task, done), model=model, journal=journal
-            )
-            written = report.write(found, out)
-    except (TypeError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
-    console().print(report.as_table(found))
+    out = out or Path("out/pocket")
+    chosen = [pocket.Setting(pocket.ALL), pocket.Setting(pocket.BLIND)]
+    chosen += grid(names(methods), budgets(keep or "0.125,0.0625"), options(settings))
+    with Journal.open(out, pocket.identity(model)) as journal, Progress() as progress:
+        task = progress.add_task(f"{len(chosen)} settings", total=len(chosen) * samples)
+        found = pocket.evaluate(
+            chosen, samples, progress=lambda done: progress.advance(task, done), model=model, journal=journal
+        )
+        written = report.write(found, out)
+    print_whole(report.as_table(found))
+    if differences := compare.against(found.outcomes):
+        print_whole(compare.as_table(differences))
     console().print("written: " + ", ".join(str(path) for path in written))
 
 
-def options(texts: list[str]) -> dict[str, dict[str, Any]]:
+def _suite(plan: Plan, left: Sequence[Benchmark], paper: Table | None) -> None:
+    from eadp.evaluate.suites.table import as_grid, write
+
+    ran = with_progress(plan)
+    written, wide = write(ran, paper), console()
+    print_whole(as_grid(ran, paper))
+    for each in left:
+        why = "an online judge (OPENAI_API_KEY)" if each.needs == "judge" else "a server that scores what is sent in"
+        wide.print(f"left out: {each.name}, which needs {why}; --only {each.name} runs it", highlight=False)
+    for failure in ran.failures:
+        wide.print(f"failed: {failure}", markup=False, highlight=False)
+    wide.print("written: " + ", ".join(str(path) for path in written))
+    if ran.failures:
+        raise typer.Exit(1)
+
+
+def with_progress(plan: Plan) -> Ran:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from eadp.evaluate.suites import run
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task(plan.suite.name, total=len(plan.cells()))
+        return run(
+            plan,
+            watch=lambda cell, answers: progress.update(
+                task, description=f"{cell.setting} on {cell.benchmark.name}: {answers:,} answers"
+            ),
+            done=lambda cell: progress.advance(task),
+        )
+
+
+@app.command()
+def suites(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown, to paste into a page.")] = False,
+) -> None:
+    """List the suites: which task of which harness measures a benchmark of the paper, and what that needs."""
+    from eadp.evaluate.suites.listing import as_grid, as_markdown
+
+    if markdown:
+        typer.echo(as_markdown())
+    else:
+        console().print(as_grid())
+
+
+def options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """mu=0.3, eadp.q=0.2 → {"": {"mu": 0.3}, "eadp": {"q": 0.2}}: options of all methods and of one."""
     found: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        method, _, option = name.strip().rpartition(".")
-        if not equals or not option:
-            raise typer.BadParameter(f"an option is written mu=0.3, or eadp.mu=0.3 for one method, got {text!r}")
-        found.setdefault(method, {})[option] = _value(value.strip())
+    for name, value in assignments(texts).items():
+        method, _, option = name.rpartition(".")
+        found.setdefault(method, {})[option] = value
     return found
-
-
-def _value(text: str) -> Any:
-    """0.3, 5, true, null, or else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

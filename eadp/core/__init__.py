@@ -1,5 +1,6 @@
 """The mathematics: pure tensors, nothing of transformers, each formula of the paper by its name."""
 
+from eadp.core import trace
 from eadp.core.blocks import cover_by_quota, cover_by_share
 from eadp.core.cells import even_cells, largest_grid, regular_cells
 from eadp.core.density import density_peaks
@@ -45,4 +46,5 @@ __all__ = [
     "similarity_within",
     "smooth",
     "token_similarity",
+    "trace",
 ]

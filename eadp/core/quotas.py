@@ -50,7 +50,7 @@ def allocate(
     elif rule == "importance":
         wanted = _proportional([block.double().sum().item() for block in weights_per_block], budget)
     else:
-        under = _sums_under(weights_per_block[0], _boxes(layout, len(sizes) - 1))
+        under = _sums_under(weights_per_block[0], crop_boxes(layout, len(sizes) - 1))
         whole = WHOLE_IMAGE_SHARE * budget
         wanted = [whole, *_proportional(under, budget - whole)]
 
@@ -114,7 +114,7 @@ def _filled(budget: int, wanted: Sequence[float], sizes: Sequence[int]) -> list[
     return held(high)
 
 
-def _boxes(layout: Layout | None, crops: int) -> Sequence[Box]:
+def crop_boxes(layout: Layout | None, crops: int) -> Sequence[Box]:
     """One box a local crop."""
     if layout is None:
         if crops != 4:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eadp.core import checks
 from eadp.core.similarity import unit_rows
+from eadp.core.trace import part
 from eadp.core.types import Relevance
 
 EPSILON = 1e-8
@@ -146,6 +147,7 @@ def _dense(
     return _Dense(similarity, h, dispersed, kept, weights, score)
 
 
+@part("relevance")
 def relevance(
     visual: Tensor,
     text: Tensor | Sequence[Tensor] | None,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import checks
+from eadp.core.trace import part
 
 DENSE_LIMIT = 2 << 30
 """Bytes that an N×N matrix may take before its rows are computed on the fly."""
@@ -31,6 +32,7 @@ def own_similarity(unit: Tensor) -> Tensor:
     return torch.where(unit.any(dim=1), 1.0, 0.5).to(unit)
 
 
+@part("similarity")
 def token_similarity(features: Tensor) -> Tensor:
     """N×N in [0, 1], exactly symmetric, from N×d features. 0.5 from and to a token of zero norm.
 
@@ -59,6 +61,7 @@ class CosineRows:
     unit: Tensor
 
     @classmethod
+    @part("similarity")
     def of(cls, features: Tensor) -> CosineRows:
         return cls(unit_rows(features))
 
@@ -70,6 +73,7 @@ class CosineRows:
         """N, the similarity of each token to itself, which none exceeds: 1, or 0.5 for a token of zero norm."""
         return own_similarity(self.unit)
 
+    @part("similarity")
     def rows(self, indices: Tensor) -> Tensor:
         """len(indices)×N, the same values as `token_similarity` up to rounding."""
         rows = torch.addmm(self.unit.new_tensor(0.5), self.unit[indices], self.unit.T, alpha=0.5).clamp_(0, 1)

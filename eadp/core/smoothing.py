@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eadp.core import checks
+from eadp.core.trace import part
 from eadp.core.types import Grid
 
 
@@ -29,6 +30,7 @@ def reflected(length: int, reach: int, device: torch.device) -> Tensor:
     return torch.where(around < length, around, period - around)
 
 
+@part("smoothing")
 def smooth(score: Tensor, grid: Grid, size: int = 3, sigma: float = 1.0) -> Tensor:
     """S_smooth = S_2D * G: a size×size Gaussian over the rows×columns map, reflection at the borders. N → N.
 
@@ -48,6 +50,7 @@ def smooth(score: Tensor, grid: Grid, size: int = 3, sigma: float = 1.0) -> Tens
     return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1)).flatten()
 
 
+@part("smoothing")
 def polarize(score: Tensor, beta: float) -> Tensor:
     """ŝ = s^β: sharpens for β > 1, and β = 0 makes every token weigh the same."""
     check_beta(beta)

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    Pictures = Image | Sequence[Image]
 
 Grid = tuple[int, int]
 """Rows and columns of one block of tokens (an image, a crop, a frame)."""
@@ -17,6 +23,16 @@ Box = tuple[float, float, float, float]
 
 Layout = tuple[int, int] | Sequence[Box]
 """Where the local crops lie on the whole image: a regular (rows, columns), or one box a crop."""
+
+
+class OnGrids(Protocol):
+    """What knows where a picture's tokens lie."""
+
+    @property
+    def grids(self) -> Sequence[Grid]: ...
+
+    @property
+    def layout(self) -> Layout | None: ...
 
 
 @dataclass(frozen=True)
@@ -202,3 +218,21 @@ class Selection:
     def words(self) -> tuple[str, ...] | None:
         """How the question's tokens read, where the guide said it."""
         return self.relevance.words if self.relevance else None
+
+    def plot(self, picture: Pictures, where: OnGrids | None = None, question: str = "") -> Image:
+        """A figure as a Pillow image: the words, the map, the kept tokens lit. Notebooks show it.
+
+        picture: the image, or the frames of a clip.
+        where:   what knows the tokens' grids: of `pruned.pictures`, or the `VisualTokens`. None: one square.
+        """
+        from eadp.view.figure import draw
+        from eadp.view.notebook import exhibit_of
+
+        return draw(exhibit_of(self, picture, where, question))
+
+    def to_html(self, picture: Pictures, where: OnGrids | None = None, question: str = "") -> str:
+        """The report as one self-contained page; with `VisualTokens` it also says which token represents which."""
+        from eadp.view.notebook import exhibit_of
+        from eadp.view.report import to_html
+
+        return to_html(exhibit_of(self, picture, where, question))

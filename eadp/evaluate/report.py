@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from eadp.evaluate import files
+from eadp.evaluate.compare import against
 from eadp.evaluate.pocket import BLIND, MAJORITY, Outcome, Report, Setting
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
@@ -69,6 +71,7 @@ def as_json(report: Report) -> dict[str, Any]:
             }
             for outcome in report.outcomes
         ],
+        "differences": [{**asdict(each), "real": each.real} for each in against(report.outcomes)],
     }
 
 

@@ -48,12 +48,13 @@ def grid(
         for budget in budgets
     ]
     for setting in settings:
-        _check(setting)
+        check(setting)
     return settings
 
 
-def _check(setting: Setting) -> None:
+def check(setting: Setting) -> Method | None:
+    """The method, where it takes these options."""
     known = [each.name for each in fields(REGISTRY[setting.method])] if setting.method in REGISTRY else []
     if known and (unknown := sorted(set(setting.options) - set(known))):
         raise ValueError(f"{setting.method} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    setting.pruning()
+    return setting.pruning()

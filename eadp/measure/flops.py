@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from eadp.core import Grid
+from eadp.measure.architectures import text_side
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,17 @@ def _windows(grid: Grid, side: int) -> list[int]:
     return [row * column for row in rows for column in columns]
 
 
-def clip_guide(text: Any, cells: int, tower_width: int, slots: int) -> int:
-    """CLIP's text tower on `slots` tokens, its projection of them, and that of the visual tokens."""
+def text_encoder(text: Any, words: int) -> int:
+    """A text encoder on a question of so many words, in segments that are always padded to its full length.
+
+    CLIP projects all its slots and the pooled one; SigLIP has a head for the pooled one alone.
+    """
+    slots, clip = text.max_position_embeddings, text.model_type == "clip_text_model"
+    segments = max(1, ceil(words / (slots - 1 - clip)))
     layer = 4 * text.hidden_size**2 + 2 * text.hidden_size * text.intermediate_size
     encoder = text.num_hidden_layers * (slots * layer + 2 * text.hidden_size * slots**2)
-    return encoder + (slots + 1) * text.hidden_size * text.projection_dim + cells * tower_width * text.projection_dim
+    last = (slots + 1) * text.projection_dim if clip else text.projection_size
+    return segments * (encoder + last * text.hidden_size)
 
 
 def pruner(grids: list[Grid], words: int, channels: int, width: int, smoothing: int = 3) -> int:
@@ -129,7 +136,12 @@ def prefill(config: Any, grids: list[Grid], keep: int | None, text: int, words: 
 
     grids: as in `VisualTokens`. words: of the question, which the guide reads.
     """
-    model = build(config)
+    return count(build(config), grids, keep, text, words)
+
+
+def count(model: Any, grids: list[Grid], keep: int | None, text: int, words: int = 20) -> Cost:
+    """`prefill` of a model that is built already."""
+    config = model.config
     tokens = sum(prod(grid) for grid in grids)
     tower, projector = vision(model, grids)
     linear, attention, head = language_model(model, text + (tokens if keep is None else min(keep, tokens)))
@@ -137,12 +149,13 @@ def prefill(config: Any, grids: list[Grid], keep: int | None, text: int, words: 
     if keep is not None and keep < tokens:
         width = config.text_config.hidden_size
         channels = width
-        if config.vision_config.model_type == "clip_vision_model":
-            from transformers import CLIPTextConfig
-
-            side = CLIPTextConfig(hidden_size=768, intermediate_size=3072, num_attention_heads=12, projection_dim=768)
-            channels = side.projection_dim
-            guide = clip_guide(side, tokens, config.vision_config.hidden_size, words + 2)
+        side = text_side(config)
+        if side is not None:
+            guide = text_encoder(side, words)
+            channels = side.hidden_size
+            if side.model_type == "clip_text_model":
+                channels = side.projection_dim
+                guide += tokens * config.vision_config.hidden_size * channels
         prune = pruner(grids, words, channels, width)
     return Cost(tower, projector, guide, prune, linear, attention, head)
 

@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from dataclasses import fields
 from math import prod
 
+import torch
 from rich.table import Table
 
 from eadp.core import Grid
 from eadp.measure import paper
-from eadp.measure.architectures import GRIDS, config_of
+from eadp.measure.architectures import config_of, grids_of
 from eadp.measure.flops import Cost, prefill
+from eadp.measure.footprint import available, dtype_of, said
+from eadp.measure.plan import Planner, bytes_of, ratio_of
 
 
 def costs(name: str, budgets: list[int], text: int, words: int, grids: list[Grid] | None) -> Table:
     """Giga multiply-adds by part, one row a budget, and the ratio to all tokens."""
     config = config_of(name)
-    if grids is None:
-        if config.model_type not in GRIDS:
-            raise ValueError(f"say how many tokens an image of {config.model_type} has: --grid 24x24")
-        grids = GRIDS[config.model_type]
+    grids = grids or grids_of(config)
     tokens = sum(prod(grid) for grid in grids)
     whole = prefill(config, grids, None, text, words)
     table = Table("kept", *(part.name for part in fields(Cost)), "total", "of all", title=f"{name}: giga multiply-adds")
@@ -31,6 +31,48 @@ def costs(name: str, budgets: list[int], text: int, words: int, grids: list[Grid
     table.caption = (
         f"one image of {tokens:,} tokens, {text} of text; one multiply-add is two FLOPs; attention in full; "
         "the greedy's own steps depend on the image and are timed, not counted"
+    )
+    return table
+
+
+def plan(
+    name: str,
+    latency: str | None,
+    memory: str | None,
+    text: int,
+    words: int,
+    grids: list[Grid] | None,
+    batch: int,
+    dtype: str,
+) -> Table:
+    """The budget that reaches both goals beside all tokens: latency, memory, and what batch or context then fits."""
+    config = config_of(name)
+    planner = Planner(config, grids or grids_of(config), text, words, dtype_of(dtype), batch)
+    size = None if memory is None else bytes_of(memory)
+    keeps = [planner.tokens]
+    if latency is not None:
+        keeps.append(planner.for_latency(ratio_of(latency)))
+    if size is not None:
+        keeps.append(planner.for_memory(size))
+    room = available(torch.device("cuda" if torch.cuda.is_available() else "cpu")) if size is None else size
+    table = Table("", "keep", "prefill", "KV cache", "activations", "in all", "batch that fits", "context that fits")
+    for label, keep in (("all tokens", planner.tokens), (f"{latency or ''} {memory or ''}".strip(), min(keeps))):
+        need = planner.memory(keep)
+        table.add_row(
+            label,
+            f"{keep:,}",
+            f"{planner.latency(keep):.2f}x",
+            *(said(part) for part in (need.cache, need.activations, need.total)),
+            f"{planner.batch_within(keep, room):,}",
+            f"{planner.context_within(keep, room):,}",
+        )
+    whose = "this machine has left now" if size is None else "are allowed"
+    table.title = f"{name}: keep={min(keeps)}"
+    table.caption = (
+        f"{planner.tokens:,} visual tokens and {text} of text, {batch} at once; weights {said(need.weights)} in "
+        f"{dtype}. Prefill: multiply-adds, everything included. Fits: {said(room)} that {whose}; 0: not even one. "
+        "Context: text tokens of one prompt, within the model's positions. Activations are an estimate, the rest is "
+        "exact."
     )
     return table
 

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from eadp.core import TextGuide, VisualTokens
 from eadp.core.similarity import unit_rows
+from eadp.core.trace import part
 
 
+@part("relevance")
 def pooled_similarity(method: str, tokens: VisualTokens, text: TextGuide | None, cosine: bool) -> Tensor:
     """N, sign · ⟨v_j, pooled⟩, averaged over the segments of a long question; of unit vectors where `cosine`."""
     if text is None or text.pooled is None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eadp.core import Selection
+from eadp.core import Selection, trace
 from eadp.models.family import Picture
 from eadp.runtime.choose import Choice, Chooser
 from eadp.runtime.compact import Compaction
@@ -84,6 +84,7 @@ class BeforeLanguageModel:
         ids = kwargs.get("input_ids")
         return args, _masked(kwargs, ledger, ids if ids is not None else kwargs["inputs_embeds"])
 
+    @trace.part("compaction")
     def _shorten(self, text: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         cache: Any = kwargs.get("past_key_values")
         ledger = ledger_of(cache)
@@ -184,6 +185,7 @@ class BeforeLanguageModel:
         states, _, *rest = args
         return (states, self._plan.turned, *rest), kwargs
 
+    @trace.part("compaction")
     def _lengthen(self, text: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         plan, self._plan = self._plan, None
         prefill = None if self.inside is None else self.inside.end()

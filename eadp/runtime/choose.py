@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from eadp.core import Relevance, Selection, TextGuide, VisualTokens
+from eadp.core import Relevance, Selection, TextGuide, VisualTokens, trace
 from eadp.methods import Method
 from eadp.models.family import Picture
 from eadp.runtime.merge import Merge
@@ -60,7 +60,8 @@ class Chooser:
         for group in self.groups(view.placed):
             row = group[0].row
             if self.guide is not None and row not in texts:
-                texts[row] = _on(self.guide.encode(view.question(row)), embeddings.device)
+                with trace.part("text guide"):
+                    texts[row] = _on(self.guide.encode(view.question(row)), embeddings.device)
             columns = torch.cat([each.tokens for each in group])
             features = embeddings[row, columns.to(embeddings.device)]
             selection, extra = self.select([each.picture for each in group], features, texts.get(row))
@@ -89,7 +90,8 @@ class Chooser:
                 note = f"all {total} tokens stay: no more than keep={method.keep}"
                 return Selection(torch.arange(total), total, method.name, notes=(note,)), Extra()
             method = replace(method, keep=total)
-        extra = beside(pictures, method)
+        with trace.part("vision tower"):
+            extra = beside(pictures, method)
         tokens = VisualTokens(
             features,
             None if self.guide is None else self._aligned(pictures, features, self.guide),
@@ -99,12 +101,14 @@ class Chooser:
             extra.rows,
             extra.grids,
         )
-        return checked(method.select(tokens, text), tokens), extra
+        with trace.part("selection"):
+            return checked(method.select(tokens, text), tokens), extra
 
     def _keeps_all(self, total: int) -> bool:
         keep = self.method.keep
         return keep is not None and (keep >= total if isinstance(keep, int) else self.method.count(total) == total)
 
+    @trace.part("text guide")
     def _aligned(self, pictures: list[Picture], features: Tensor, guide: Guide) -> Tensor:
         if guide.space == "language":
             return guide.align(features).to(features.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
-from eadp.core import Selection
+from eadp.core import Selection, trace
 from eadp.methods.inside import InsideMethod
 from eadp.runtime.choose import Chooser
 from eadp.runtime.compact import Compaction
@@ -116,9 +116,11 @@ class Prefill:
         if self.cuts_at(index):
             with torch.no_grad():
                 if self.method.attends == "next":
-                    self.heads = ahead(layer, states, self._settings(index, states, settings))
+                    with trace.part("relevance"):
+                        self.heads = ahead(layer, states, self._settings(index, states, settings))
                 step = self._choose(index, states)
-            states = step.plan.rows(merged(states, step.merges))
+            with trace.part("compaction"):
+                states = step.plan.rows(merged(states, step.merges))
             self.steps.append(step)
             self.layout = self.layout.then(step.plan)
             self._layouts.append((index, self.layout))
@@ -129,6 +131,7 @@ class Prefill:
             self._stage = stage
         return states, settings
 
+    @trace.part("compaction")
     def _choose(self, index: int, states: Tensor) -> Step:
         heads, self.heads = self.heads, None
         if heads is None:
@@ -143,7 +146,8 @@ class Prefill:
             row, where = rest.row, self.layout.fill[rest.row].cpu()
             view = CutView(rest, states[row], self.prompted.embeddings[row], where, heads.of(row), past)
             tokens = where[rest.tokens]
-            selection = exact(self.method.choose(cut, view), cut, len(tokens))
+            with trace.part("selection"):
+                selection = exact(self.method.choose(cut, view), cut, len(tokens))
             kept = selection.indices.cpu()
             same = range(row, row + self.beams)
             if selection.merge is not None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from eadp.core import Grid, TowerAttention
+from eadp.core import Grid, TowerAttention, trace
 from eadp.methods import Method
 from eadp.models.family import Family, Picture, Seen, TowerLayer
 from eadp.runtime.hooks import Hooks
@@ -50,6 +50,7 @@ class TowerWatch:
         finally:
             self._calls = None
 
+    @trace.part("relevance")
     def _see(self, layer: int, heads: Heads) -> None:
         if self._calls is None:
             return

@@ -52,6 +52,10 @@ class Guide(ABC):
             self._encoded.popitem(last=False)
         return guide
 
+    def forget(self) -> None:
+        """Encode each question anew, as in a new process: what a measurement must do."""
+        self._encoded.clear()
+
     @abstractmethod
     def align(self, states: Tensor) -> Tensor:
         """[..., d] → [..., c]: visual tokens in the space of `encode`'s; nothing moves in space."""

@@ -1,0 +1,135 @@
+"""What pruning saves of a prefill: EADP at three budgets beside CDPruner, DivPrune and the published EADP loop.
+
+The model has a real architecture and random weights, so nothing is downloaded. One run, interleaved, CPU time, one
+thread: see benchmarks/README.md.
+
+    python benchmarks/prefill.py                                  # LLaVA-OneVision-0.5B, 1,458 visual tokens
+    python benchmarks/prefill.py --layers 6                       # a quarter of its layers
+    python benchmarks/prefill.py --model random:tiny --rounds 2   # a look
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, ClassVar
+
+import common
+import torch
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from selection import published_loop
+
+from eadp import EADP, Selection, TextGuide, VisualTokens
+from eadp.checkpoints import ask, load_guide, load_model
+from eadp.core import allocate
+from eadp.measure import bench_report, samples, untrained
+from eadp.measure.bench import Report, bench
+from eadp.measure.stopwatch import clock
+from eadp.methods import Method, make
+
+ASKED_SPEED_UP, ASKED_SHARE = 0.85, 0.05
+
+
+@dataclass(frozen=True)
+class PublishedLoop(EADP):
+    """EADP as released: the same maps, then the dense greedy with N×N temporaries at each pick, block by block."""
+
+    name: ClassVar[str] = "published loop"
+
+    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        weights = self.relevance(tokens, text).polarized
+        assert weights is not None  # `relevance` of EADP always sharpens.
+        maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
+        quotas = allocate(maps, self.count(len(tokens)), self.allocation, self.exact, tokens.layout)
+        picks = []
+        for block, quota in zip(tokens.blocks, quotas, strict=True):
+            unit = torch.nn.functional.normalize(tokens.features[block].float(), dim=1)
+            picks.append(block.start + published_loop((1 + unit @ unit.T) / 2, weights[block], quota).sort().values)
+        return Selection(torch.cat(picks), len(tokens), self.name)
+
+
+def measure(name: str, side: int | None, layers: int | None, rounds: int) -> tuple[Report, int]:
+    model, processor = load_model(name, layers=layers)
+    side = side or untrained.picture_side(model.config)
+    asked = list(samples.drawn(rounds))
+    inputs = [ask(processor, [untrained.as_square(each.picture(), side)], [each.question]) for each in asked]
+    tokens = visual_tokens(model, side)
+    keeps = [tokens // share for share in (4, 9, 18)]
+    methods: list[Method] = [make("eadp", keep=keep) for keep in keeps]
+    methods += [make(other, keep=keeps[1]) for other in ("cdpruner", "divprune")] + [PublishedLoop(keep=keeps[1])]
+    with Progress() as progress:
+        task = progress.add_task(name, total=len(inputs) * (1 + len(methods)))
+        report = bench(
+            name,
+            model,
+            processor,
+            methods,
+            inputs,
+            clock=clock("cpu", model.device),
+            guide=load_guide(name, model, processor),
+            new_tokens=1,
+            warmup=0,  # What is counted on the first sample has warmed everything up.
+            progress=lambda: progress.advance(task),
+        )
+    return report, keeps[1]
+
+
+def visual_tokens(model: Any, side: int) -> int:
+    """Of a square picture: whole crops, and the whole image beside them where the family cuts."""
+    vision = model.config.vision_config
+    if hasattr(vision, "spatial_merge_size"):
+        return (side // (vision.spatial_merge_size * vision.patch_size)) ** 2
+    cells = (vision.image_size // vision.patch_size) ** 2
+    return cells if model.config.model_type == "llava" else cells * (1 + (side // vision.image_size) ** 2)
+
+
+def targets(report: Report, ninth: int) -> list[list[str]]:
+    """What was to be reached, and what this run reached."""
+    eadp = [row for row in report.rows if row.row.name == "eadp"]
+    found = []
+    for row in eadp:
+        if row.row.keep == ninth:
+            asked = f"≥ {ASKED_SPEED_UP:.0%}"
+            found.append(
+                [f"{row.row}: prefill's speed-up, of what multiply-adds say", asked, f"{report.reached(row):.1%}"]
+            )
+        shares = row.values("pruner_share")
+        choice = median(1 - run.parts["text guide"] / run.prefill / run.pruner_share for run in row.runs)
+        told = f"{median(shares):.1%} ({max(shares):.1%}), without the text guide {choice * median(shares):.1%}"
+        found.append([f"{row.row}: its own share of the prefill (highest round)", f"≤ {ASKED_SHARE:.0%}", told])
+    return found
+
+
+def main(
+    model: str = "random:llava-onevision-0.5b", side: int = 384, layers: int | None = None, rounds: int = 3
+) -> None:
+    """Measure, print, and write benchmarks/results/prefill.json and the tables in docs/measure.md."""
+    common.one_thread()
+    report, ninth = measure(model, side if "onevision" in model else None, layers, rounds)
+    console = Console(width=140)
+    for table in bench_report.as_tables(report):
+        console.print(table)
+    reached = targets(report, ninth)
+    console.print(common.markdown(["what", "asked", "reached"], reached))
+    if model != "random:llava-onevision-0.5b":
+        return
+    path = common.save("prefill", {**bench_report.as_json(report), "layers": layers, "targets": reached})
+    common.write_into(common.ROOT / "docs" / "measure.md", "prefill", page(report, layers, reached))
+    console.print(f"written: {path.relative_to(common.ROOT)}, docs/measure.md")
+
+
+def page(report: Report, layers: int | None, reached: list[list[str]]) -> str:
+    """What docs/measure.md shows."""
+    about = (
+        f"{report.model}, {layers or 'all'} layers of the language model (tower and text encoder in proportion), "
+        f"{len(report.base.runs)} rounds, one thread of a shared machine, CPU time; `python benchmarks/prefill.py`. "
+        "Nearly all of the pruner's share is SigLIP's text encoder, which is always padded to 64 tokens."
+    )
+    tables = [common.markdown(*table(report)) for table in (bench_report.ratios, bench_report.counts)]
+    return "\n\n".join([about, *tables, common.markdown(["what", "asked", "reached"], reached)])
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,47 @@
+"""The suites as a table: benchmark, harness, task, split, measure, what is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.table import Table
+
+from eadp.evaluate.suites.suite import NAMES, Benchmark, load
+
+HEAD = ("benchmark", "harness", "task", "split", "measure", "needs", "mind")
+NEEDS = {
+    "": "–",
+    "judge for some": "online judge for answers that rules cannot read",
+    "judge": "online judge",
+    "server": "submission server",
+}
+TITLES = {"lmms-eval": "lmms-eval", "vlmeval": "VLMEvalKit"}
+
+
+def as_grid() -> Table:
+    table = Table("suite", *HEAD, box=box.SIMPLE_HEAD)
+    for name in NAMES:
+        for line in _lines(name):
+            table.add_row(name, *line)
+        table.add_section()
+    return table
+
+
+def as_markdown() -> str:
+    parts = []
+    for name in NAMES:
+        lines = [HEAD, ("---",) * len(HEAD), *_lines(name)]
+        parts.append(f"**{name}**\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines))
+    return "\n\n".join(parts)
+
+
+def _lines(name: str) -> Iterator[tuple[str, ...]]:
+    for each in load(name).benchmarks:
+        needs, remark = NEEDS[each.needs], each.remark or "–"
+        yield each.name, TITLES[each.harness], _tasks(each), each.split, each.measure, needs, remark
+
+
+def _tasks(benchmark: Benchmark) -> str:
+    first, *others = benchmark.tasks
+    return first if not others else f"{first}, … ({len(benchmark.tasks)})"

@@ -1,0 +1,125 @@
+"""Processors of the paper's architectures without a download: the family's own, around the pocket model's tokenizer.
+
+Every word of the pocket world is one token of it, and any other text can be written too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+CHATML = ("<|im_start|>", "<|im_end|>")
+VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+
+_LLAVA = {"image_token_index": "<image>"}
+_QWEN = dict(
+    zip(("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id"), VISION, strict=True)
+)
+TOKENS: dict[str, dict[str, str]] = {
+    "llava": _LLAVA,
+    "llava_next": _LLAVA,
+    "llava_onevision": {**_LLAVA, "video_token_index": "<video>"},
+    "qwen2_5_vl": _QWEN,
+    "qwen3_vl": _QWEN,
+}
+"""The special tokens that each model type looks for, by their names in its configuration."""
+
+
+def processor_for(config: Any) -> Any:
+    """The processor of a configuration, which is told the numbers of its special tokens."""
+    tokenizer = _tokenizer()
+    for field, token in TOKENS[config.model_type].items():
+        setattr(config, field, tokenizer.convert_tokens_to_ids(token))
+    return _BUILDERS[config.model_type](config, tokenizer)
+
+
+def images_only(kind: Any) -> Any:
+    """Processors of images and clips insist on a part for clips, which needs torchvision."""
+
+    def check(self: Any, name: str, part: Any) -> Any:
+        return None if part is None else kind.check_argument_for_proper_class(self, name, part)
+
+    return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
+
+
+def _tokenizer() -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    from eadp.pocket.storage import WEIGHTS
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(WEIGHTS)
+    tokenizer.add_special_tokens({"extra_special_tokens": [*CHATML, *VISION, "<video>"]})
+    tokenizer.model_max_length = 1 << 20
+    return tokenizer
+
+
+def _chatml(image: str) -> str:
+    return (
+        "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+        "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+        f"{{% if part['type'] == 'image' %}}{image}{{% else %}}{{{{ part['text'] }}}}{{% endif %}}"
+        "{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+
+
+def _llava(config: Any, tokenizer: Any) -> Any:
+    import transformers as hf
+
+    from eadp.pocket.text import CHAT_TEMPLATE
+
+    side, vision = config.vision_config.image_size, config.vision_config
+    settings = {"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}}
+    kind: Any = hf.LlavaProcessor
+    images: Any = hf.CLIPImageProcessorPil(**settings)
+    if config.model_type == "llava_next":
+        kind = hf.LlavaNextProcessor
+        images = hf.LlavaNextImageProcessorPil(**settings, image_grid_pinpoints=config.image_grid_pinpoints)
+    return kind(
+        images,
+        tokenizer,
+        patch_size=vision.patch_size,
+        vision_feature_select_strategy=config.vision_feature_select_strategy,
+        num_additional_image_tokens=1,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def _onevision(config: Any, tokenizer: Any) -> Any:
+    import transformers as hf
+
+    vision = config.vision_config
+    side = {"height": vision.image_size, "width": vision.image_size}
+    return images_only(hf.LlavaOnevisionProcessor)(
+        hf.LlavaOnevisionImageProcessorPil(size=side, image_grid_pinpoints=config.image_grid_pinpoints),
+        tokenizer,
+        num_image_tokens=(vision.image_size // vision.patch_size) ** 2,
+        vision_feature_select_strategy=config.vision_feature_select_strategy,
+        chat_template=_chatml("<image>\n"),
+    )
+
+
+def _qwen(config: Any, tokenizer: Any) -> Any:
+    import transformers as hf
+
+    vision = config.vision_config
+    token = vision.patch_size * vision.spatial_merge_size
+    images = hf.Qwen2VLImageProcessorPil(
+        patch_size=vision.patch_size,
+        merge_size=vision.spatial_merge_size,
+        temporal_patch_size=vision.temporal_patch_size,
+        size={"shortest_edge": 4 * token**2, "longest_edge": 16384 * token**2},
+    )
+    tokenizer.image_token, tokenizer.video_token = VISION[2:]
+    kind = hf.Qwen2_5_VLProcessor if config.model_type == "qwen2_5_vl" else hf.Qwen3VLProcessor
+    template = _chatml("<|vision_start|><|image_pad|><|vision_end|>")
+    return images_only(kind)(images, tokenizer, chat_template=template)
+
+
+_BUILDERS: dict[str, Callable[[Any, Any], Any]] = {
+    "llava": _llava,
+    "llava_next": _llava,
+    "llava_onevision": _onevision,
+    "qwen2_5_vl": _qwen,
+    "qwen3_vl": _qwen,
+}

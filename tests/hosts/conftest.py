@@ -1,0 +1,12 @@
+"""The tests of hosts run in the hosts' own environments (`make test-hosts`); plain pytest does not come here."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.append(str(Path(__file__).parents[1]))
+
+import torch
+
+torch.set_num_threads(1)

@@ -1,0 +1,44 @@
+"""Kill a command that keeps a journal in the middle of its work, as a machine that fails would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from eadp.evaluate.journal import Journal
+
+
+def start(command: Sequence[str], log: Path, **environment: str) -> subprocess.Popen[str]:
+    """In a group of its own. Its words go into a file: a full pipe would stop it."""
+    with log.open("w") as file:
+        return subprocess.Popen(
+            command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **environment},
+        )
+
+
+def run(command: Sequence[str], log: Path, **environment: str) -> None:
+    assert start(command, log, **environment).wait() == 0, log.read_text()[-4000:]
+
+
+def kill_after(
+    answers: int, journal: Path, command: Sequence[str], log: Path, **environment: str
+) -> list[dict[str, Any]]:
+    """Start it, kill it as soon as so many answers are in the journal; gives what is in there then."""
+    process = start(command, log, **environment)
+    samples = journal / "samples.jsonl"
+    while not samples.exists() or samples.read_bytes().count(b"\n") < answers:
+        assert process.poll() is None, log.read_text()[-4000:]
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return Journal.read(journal)[1]

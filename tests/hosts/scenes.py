@@ -1,0 +1,54 @@
+"""Pocket scenes as questions that the harnesses know how to ask: yes or no as in POPE, one of four as in MMBench."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from PIL.Image import Image
+
+from eadp.evaluate.pruned import PrunedModel, Settings
+from eadp.pocket.samples import samples
+from eadp.pocket.world import COLOURS, SHAPES
+
+LETTERS = "ABCD"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A picture, what is asked about it, and the right answer; for one of four its letter."""
+
+    number: int
+    image: Image
+    question: str
+    answer: str
+    options: tuple[str, ...] = ()
+
+
+def yes_or_no(total: int) -> list[Scene]:
+    asked = samples("test", total, ("existence",))
+    return [Scene(number, each.image, each.question, each.answer) for number, each in enumerate(asked)]
+
+
+def one_of_four(total: int) -> list[Scene]:
+    scenes = []
+    for number, each in enumerate(samples("test", total, ("colour", "shape"))):
+        others = [name for name in (COLOURS if each.kind == "colour" else SHAPES) if name != each.answer]
+        chance = random.Random(number)
+        options = [*chance.sample(others, 3), each.answer]
+        chance.shuffle(options)
+        letter = LETTERS[options.index(each.answer)]
+        scenes.append(Scene(number, each.image, each.question, letter, tuple(options)))
+    return scenes
+
+
+def asked_directly(scenes: list[Scene], prompts: list[str], **settings: object) -> tuple[list[str], list[int]]:
+    """Answers and tokens without any harness, one by one."""
+    model = PrunedModel(Settings.of(pretrained="pocket", **settings))
+    answers = [
+        model.answer(
+            [[{"role": "user", "content": [{"type": "image", "image": scene.image}, {"type": "text", "text": prompt}]}]]
+        )[0]
+        for scene, prompt in zip(scenes, prompts, strict=True)
+    ]
+    return [answer.answer for answer in answers], [answer.tokens for answer in answers]

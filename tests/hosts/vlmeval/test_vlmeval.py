@@ -1,0 +1,128 @@
+"""The real VLMEvalKit, through `eadp vlmeval`, on the pocket model: as without it, and after a kill."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import data
+import pandas as pd
+import pytest
+from kill import kill_after, run
+from scenes import Scene, asked_directly
+
+from eadp.evaluate import vlmeval
+from eadp.evaluate.pruned import Settings
+
+TOTAL = 16
+SETTINGS: dict[str, dict[str, Any]] = {
+    "all": {"method": "none"},
+    "eadp": {"method": "eadp", "keep": 3},
+    "inside": {"method": "pyramiddrop", "keep": 16, "layers": [8, 16, 24]},
+}
+COMMAND = ["--data", data.DATA, "--judge", "exact_matching"]
+
+
+class Work:
+    """A work directory of VLMEvalKit in which one model ran."""
+
+    def __init__(self, out: Path, settings: Settings) -> None:
+        self.name = vlmeval.name_of(settings)
+        self.folder = out / self.name
+
+    @property
+    def side(self) -> dict[str, Any]:
+        (found,) = self.folder.glob("*_eadp.json")
+        return json.loads(found.read_text())
+
+    def answers(self, name: str) -> list[str]:
+        table = pd.read_excel(self.folder / f"{self.name}_{name}.xlsx", dtype={"prediction": str})
+        return table.sort_values("index")["prediction"].tolist()
+
+    @property
+    def scores(self) -> list[str]:
+        return [
+            (self.folder / f"{self.name}_{file}.csv").read_text()
+            for file in (f"{data.POPE}_score", f"{data.CHOICE}_acc")
+        ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("vlmeval")
+
+
+@pytest.fixture(scope="module")
+def asked(folder: Path) -> dict[str, list[Scene]]:
+    return data.write(folder / "data", TOTAL)
+
+
+@pytest.fixture(scope="module")
+def works(folder: Path, asked: dict[str, list[Scene]]) -> dict[str, Work]:
+    """Every setting, as the command runs it."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LMUData", str(folder / "data"))
+        for name, arguments in SETTINGS.items():
+            settings = Settings.of(pretrained="pocket", **arguments)
+            vlmeval.evaluate(data.DATA.split(","), settings, folder / "out", arguments=COMMAND[2:])
+            found[name] = Work(folder / "out", settings)
+    return found
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_it_answers_as_without_the_harness_sample_by_sample(
+    works: dict[str, Work], asked: dict[str, list[Scene]], name: str
+) -> None:
+    for of, scenes in asked.items():
+        answers, _ = asked_directly(scenes, [data.prompt(scene) for scene in scenes], **SETTINGS[name])
+        assert works[name].answers(of) == answers
+
+
+def test_pruning_to_three_tokens_shows_in_the_answers(works: dict[str, Work]) -> None:
+    """Or the agreement above would prove little."""
+    for of in (data.POPE, data.CHOICE):
+        assert works["all"].answers(of) != works["eadp"].answers(of)
+
+
+def test_the_harness_scores_what_the_scenes_say(works: dict[str, Work], asked: dict[str, list[Scene]]) -> None:
+    right = [
+        scene.answer == answer for scene, answer in zip(asked[data.POPE], works["eadp"].answers(data.POPE), strict=True)
+    ]
+    score = pd.read_csv(works["eadp"].folder / f"{works['eadp'].name}_{data.POPE}_score.csv").iloc[0]
+    assert score["acc"] == pytest.approx(100 * sum(right) / TOTAL)
+
+
+def test_settings_tokens_and_times_lie_beside_the_results(works: dict[str, Work]) -> None:
+    side = works["inside"].side
+    assert side["settings"]["options"] == {"keep": 16, "layers": [8, 16, 24]}
+    assert (side["samples"], side["tokens"], side["tokens_before"]) == (2 * TOTAL, 16, 256)
+    assert 16 < side["layer_mean"] < 256
+    assert side["generate_seconds"] > 0
+    assert works["all"].side["tokens"] == 256
+
+
+def test_data_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch, works: dict[str, Work]) -> None:
+    monkeypatch.setenv("LMUData", str(folder / "data"))
+    with pytest.raises(ValueError, match="no data set 'Nothing'"):
+        vlmeval.evaluate(["Nothing"], Settings.of(pretrained="pocket", keep=5), folder / "none")
+
+
+def test_killed_in_the_middle_it_goes_on_to_the_same_table(folder: Path, works: dict[str, Work]) -> None:
+    out = folder / "killed"
+    settings = Settings.of(pretrained="pocket", **SETTINGS["eadp"])
+    work = Work(out, settings)
+    eadp = [sys.executable, "-c", "from eadp.cli import app; app()", "vlmeval", "--model", "pocket", "--keep", "3"]
+    command, place = [*eadp, "--out", str(out), *COMMAND], {"LMUData": str(folder / "data"), "OMP_NUM_THREADS": "1"}
+    killed_after = random.Random(8).randrange(1, 2 * TOTAL)
+    kept = kill_after(killed_after, work.folder / "journal", command, folder / "log", **place)
+    assert killed_after <= len(kept) < 2 * TOTAL
+    run(command, folder / "log", **place)
+    assert work.scores == works["eadp"].scores
+    assert [work.answers(of) for of in (data.POPE, data.CHOICE)] == [
+        works["eadp"].answers(of) for of in (data.POPE, data.CHOICE)
+    ]
+    assert work.side["answered_now"] == 2 * TOTAL - len(kept)
