@@ -58,22 +58,25 @@ class Server:
         lines = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
         return sum(map(float, lines))
 
-    def ask(self, image: Image.Image, question: str, **own: Any) -> Any:
-        return self.client.chat.completions.create(**request(image, question, **own))
+    def ask(self, image: Image.Image, text: str, **own: Any) -> Any:
+        return self.client.chat.completions.create(**request(image, text, **own))
 
 
-def request(image: Image.Image, question: str, **own: Any) -> dict[str, Any]:
+def request(image: Image.Image, text: str, **own: Any) -> dict[str, Any]:
     written = io.BytesIO()
     image.save(written, "png")
     url = "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
-    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
-    extra = {"extra_body": {"mm_processor_kwargs": {"eadp": own}}} if own else {}
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]
+    # The pocket model's template leaves the first token to the tokenizer, as transformers' processors do.
+    extra: dict[str, Any] = {"add_special_tokens": True}
+    if own:
+        extra["mm_processor_kwargs"] = {"eadp": own}
     return {
         "model": "pocket",
         "messages": [{"role": "user", "content": content}],
         "temperature": 0,
         "max_tokens": 8,
-        **extra,
+        "extra_body": extra,
     }
 
 
@@ -192,7 +195,8 @@ for _ in client.chat.completions.create(stream=True, **json.loads(sys.stdin.read
 
 
 def test_a_killed_client_leaves_the_server_healthy(server: Server, asked: list[Sample]) -> None:
-    body = {**request(asked[1].image, asked[1].question), "max_tokens": 700, "extra_body": {"ignore_eos": True}}
+    body = request(asked[1].image, asked[1].question)
+    body |= {"max_tokens": 700, "extra_body": {"ignore_eos": True}}
     clients = [
         subprocess.Popen([sys.executable, "-c", STREAM, f"{server.root}/v1"], stdin=PIPE, stdout=PIPE, text=True)
         for _ in range(2)
