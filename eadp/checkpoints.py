@@ -27,6 +27,8 @@ def load_model(
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
         raise ValueError(f"there is no device {device!r}; give cpu, cuda or cuda:1") from error
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"torch sees no GPU here, so the model cannot go to {device!r}; give cpu")
     if name.startswith(RANDOM):
         from eadp.measure import untrained
 

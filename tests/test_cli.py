@@ -11,7 +11,7 @@ def run(*arguments):
 
 
 def test_help_names_every_command():
-    for command in ("methods", "demo", "eval", "flops", "bench", "plan"):
+    for command in ("methods", "demo", "eval", "flops", "bench", "plan", "paper", "sweep", "compare"):
         assert command in run("--help").output
         assert run(command, "--help").exit_code == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import tiny
 import torch
 import transformers as hf
 from PIL import Image
+from typer.testing import CliRunner
 
+from eadp.cli import app
 from eadp.evaluate import pruned
 from eadp.evaluate.asking import Asking, Request, write
 from eadp.evaluate.journal import Journal
@@ -212,3 +215,17 @@ def test_the_side_file_says_what_was_run_and_what_it_took(tmp_path: Any) -> None
     assert (found["tokens"], found["tokens_before"], found["generate_seconds"]) == (2, 8, 6.0)
     assert found["tasks"]["task"]["samples"] == 4
     assert [json.loads(line)["key"] for line in lines.read_text().splitlines()] == [f"task/{n}" for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--data", "POPE", "--model", "pocket"], "VLMEvalKit is not installed here"),
+        (["--data", ",", "--model", "pocket"], "give at least one data set"),
+    ],
+)
+def test_the_command_tells_what_is_missing(monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str) -> None:
+    monkeypatch.setitem(sys.modules, "vlmeval", None)
+    result = CliRunner().invoke(app, ["vlmeval", *arguments])
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.replace("│", " ").split())

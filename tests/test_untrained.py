@@ -75,6 +75,7 @@ def test_what_does_not_fit_is_refused_before_it_is_allocated(monkeypatch):
         ("random:tiny", {"layers": 9}, "from 1 to 4"),
         ("random:tiny", {"dtype": "int8"}, "known: float32"),
         ("pocket", {"layers": 2}, "only a random:"),
+        ("pocket", {"device": "toaster"}, "give cpu, cuda"),
     ],
 )
 def test_errors_say_what_would_be_right(name, options, says):

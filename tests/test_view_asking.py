@@ -79,6 +79,16 @@ def test_a_video_is_shown_frame_by_frame(monkeypatch):
     assert [sum(take.selection.quotas) for take in made.takes] == [12, 12]
 
 
+def test_frames_that_a_model_joins_are_shown_by_their_first(monkeypatch):
+    model, processor = tiny.model("qwen2_5_vl"), tiny.processor("qwen2_5_vl")
+    inputs = BatchFeature(tiny.inputs("qwen2_5_vl", [[(4, 32, 32)]]))
+    monkeypatch.setattr("eadp.view.asking.clip_inputs", lambda *asked: inputs)
+    asker = Asker(model, processor, EmbeddingGuide(model.get_input_embeddings(), processor))
+    frames = [noise(32, 32, seed) for seed in range(4)]
+    made = asker.look(frames, "What moves?", ["eadp"], 6, rounds=1)
+    assert made.images == frames[:: 4 // len(made.grids)]
+
+
 class Recorder:
     """A processor that tells what it was given."""
 

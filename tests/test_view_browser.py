@@ -19,7 +19,6 @@ from eadp.view.asking import Asker
 
 KEPT = Path(__file__).parents[1] / "out" / "browser"
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-SAMPLE = next(samples("test", 1))
 
 
 @pytest.fixture(scope="module")
@@ -175,13 +174,15 @@ def test_a_picture_is_uploaded_and_asked_about(tab, address, asker, tmp_path):
     tab.goto(address)
     tab.locator("#upload input[type=file]").set_input_files(tmp_path / "mine.png")
     tab.wait_for_selector("#upload .file-preview")
-    tab.locator("#asked textarea").fill(SAMPLE.question)
+    question = "<img src=x onerror=alert(1)> {{7*7}} ${7*7} Is there a cat?"
+    tab.locator("#asked textarea").fill(question)
     tab.locator("#look").click()
     tab.wait_for_selector("#answers table", timeout=120_000)
     report = tab.frame_locator("#report iframe")
     report.locator("body[data-ready]").wait_for()
+    assert report.locator("h1").inner_text() == question
 
-    made = asker.look([noise(300, 200)], SAMPLE.question, ["cdpruner", "eadp", "topk"], 32, rounds=1)
+    made = asker.look([noise(300, 200)], question, ["cdpruner", "eadp", "topk"], 32, rounds=1)
     rows = {
         row.locator("th").inner_text(): [cell.inner_text() for cell in row.locator("td").all()]
         for row in tab.locator("#answers tbody tr").all()

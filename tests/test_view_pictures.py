@@ -78,8 +78,8 @@ def test_a_centre_crop_shows_the_centre():
     )
     image = noise(200, 100)
     assert as_seen(image, SimpleNamespace(image_processor=clip)).tobytes() == image.crop((50, 0, 150, 100)).tobytes()
-    clip.do_pad = True
-    assert as_seen(image, SimpleNamespace(image_processor=clip)).size == (200, 200)
+    llava = type("LlavaImageProcessorPil", (SimpleNamespace,), {})(**vars(clip), do_pad=True)
+    assert as_seen(image, llava).size == (200, 200)
     whole = SimpleNamespace(do_center_crop=False, size={"height": 64, "width": 64})
     assert as_seen(image, whole) is image
 

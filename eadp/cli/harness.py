@@ -35,6 +35,8 @@ def vlmeval(
     Pruning settings, tokens used and times go into a file beside its results. Started again after a kill with the same
     settings, it answers only what is not in the journal yet.
     """
+    if not names(data):
+        raise typer.BadParameter("give at least one data set, such as --data MMBench_DEV_EN_V11")
     try:
         from eadp.evaluate import vlmeval as harness
     except ModuleNotFoundError as missing:
@@ -44,8 +46,10 @@ def vlmeval(
     from eadp.evaluate.pruned import Settings
 
     arguments: dict[str, Any] = {"pretrained": model, "method": method, "frames": frames, **assignments(setting)}
-    if keep:
-        (arguments["keep"],) = budgets(keep)
+    if len(kept := budgets(keep)) > 1:
+        raise typer.BadParameter(f"one budget at a time, got {keep}; `eadp eval` runs several")
+    if kept:
+        arguments["keep"] = kept[0]
     if resolution:
         arguments["resolution"] = resolution
     try:

@@ -81,7 +81,7 @@ def bench(
             task = progress.add_task(model, total=measurement.runs)
             report = measurement.run(lambda: progress.advance(task))
         written = bench_report.write(report, out, accuracy)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     for table in bench_report.as_tables(report):
         console().print(table)

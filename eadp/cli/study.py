@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eadp.cli.app import app, budgets, names, print_whole
-from eadp.cli.evaluate import POCKET, options, with_progress
+from eadp.cli.app import app, assignments, budgets, names, print_whole
+from eadp.cli.evaluate import POCKET, with_progress
 
 if TYPE_CHECKING:
     from eadp.evaluate.suites import Ran
@@ -96,7 +96,7 @@ def sweep(
         if paper and grid:
             raise ValueError("the paper changes one setting at a time: --paper goes without --grid")
         values = (sweep.of_the_paper() if paper else {}) | sweep.over(over or [])
-        plan = sweep.plan(method, _one(budgets(keep)), options(settings or []).get("", {}), values, grid)
+        plan = sweep.plan(method, _one(budgets(keep)), assignments(settings or []), values, grid)
         if suite == POCKET:
             found, failures = _on_pocket(plan, model or POCKET, samples or QUESTIONS, out), []
         else:

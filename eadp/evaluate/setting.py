@@ -28,7 +28,8 @@ class Setting:
     def key(self) -> str:
         """Tells it from every other setting, in files and in their names."""
         budget = {} if self.keep is None else {"keep": self.keep}
-        return " ".join([self.method, *(f"{name}={value}" for name, value in {**budget, **self.options}.items())])
+        given = {**budget, **dict(sorted(self.options.items()))}
+        return " ".join([self.method, *(f"{name}={value}" for name, value in given.items())])
 
     def __str__(self) -> str:
         budget = f" {100 * self.keep:.4g} %" if isinstance(self.keep, float) else f" {self.keep}" if self.keep else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class Tally:
 
 def tally(run: Callable[[], object]) -> Tally:
     """Run, and count."""
+    gc.collect()  # What an earlier run left in cycles would be freed in the midst of this one, or not.
     with Alive() as alive, FlopCounterMode(display=False, custom_mapping=_FUSED_ON_CPU) as counter:
         run()
     return Tally(counter.get_total_flops() // 2, alive.peak)

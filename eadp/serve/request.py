@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eadp.methods import Method, make
+from eadp.methods import NAMES, Method, make
 from eadp.methods.base import REGISTRY
 
 KEY = "eadp"
@@ -154,4 +154,4 @@ class ServerSettings:
 
 def servable() -> list[str]:
     """The methods that need no more than features and the question."""
-    return sorted(name for name, kind in REGISTRY.items() if kind.stage == "before" and kind.needs <= {"text"})
+    return [name for name in NAMES if REGISTRY[name].stage == "before" and REGISTRY[name].needs <= {"text"}]

@@ -103,7 +103,7 @@ class Asker:
         witness = Witness()
         with self._attached(witness) as pruned:
             said = {"": answer(self.model, self.processor, inputs, NEW_TOKENS)}
-            layout = pruned.pictures[0].layout if len(pruned.pictures) == 1 else None
+            pictures = pruned.pictures
         tokens, text = witness.seen[0]
         chosen: dict[str, Selection] = {}
         for name, method in methods.items():
@@ -113,20 +113,27 @@ class Asker:
                 chosen[name] = _together(pruned.last, method, tokens, text)
         progress("time")
         times = self._prefills(inputs, methods, rounds)
-        if len(images) == 1 and len(tokens.grids) == 1:
-            images = [as_seen(images[0], self.processor)]
         answers = {name: Answer(said[name], times[name]) for name in said}
         return Exhibit(
-            images=images,
+            images=self._shown(images, len(pictures), len(tokens.grids)),
             question=question,
             grids=tokens.grids,
             takes=[Take(chosen[name], answers[name]) for name in methods],
-            layout=layout,
+            layout=pictures[0].layout if len(pictures) == 1 else None,
             features=tokens.features,
             relevance=EADP(keep=1.0).relevance(tokens, text),
             whole=answers[""],
             notes=(*self.notes, *(f"{each.method}: {note}" for each in chosen.values() for note in each.notes)),
         )
+
+    def _shown(self, images: Sequence[Image.Image], pictures: int, blocks: int) -> list[Image.Image]:
+        """What the tokens lie on: pictures of one block as the model sees them; of a video that joins frames, the first
+        of those that share a block."""
+        if len(images) == pictures == blocks:
+            return [as_seen(image, self.processor) for image in images]
+        if len(images) == 1:
+            return list(images)
+        return [images[block * len(images) // blocks] for block in range(blocks)]
 
     def _attached(self, method: Method) -> Pruned:
         return attach(self.model, self.processor, method=method, guide=self.guide, budget_over="prompt")

@@ -8,6 +8,12 @@ from pathlib import Path
 import torch
 from PIL import Image
 from rich.progress import track
+from transformers import (
+    LlavaNextConfig,
+    LlavaNextForConditionalGeneration,
+    LlavaNextImageProcessorPil,
+    LlavaNextProcessor,
+)
 
 from eadp.pocket.samples import samples
 from eadp.pocket.world import clip
@@ -34,7 +40,7 @@ same for your pictures and models, `eadp report` and `eadp view` make it live ([
 
 @dataclass(frozen=True)
 class Piece:
-    """title, text: of its section. name: of its file."""
+    """title, text: of its section. name: of its file. crops: seen by a model that cuts pictures into crops."""
 
     name: str
     title: str
@@ -42,6 +48,49 @@ class Piece:
     images: list[Image.Image]
     question: str
     keep: int = KEEP
+    crops: bool = False
+
+
+def cropping(asker: Asker) -> Asker:
+    """A LLaVA-NeXT of the same weights, which sees a picture whole and in four crops."""
+    model, processor = asker.model, asker.processor
+    config, images, side = model.config, processor.image_processor, model.config.vision_config.image_size
+    same = (
+        "vision_config",
+        "text_config",
+        "image_token_index",
+        "vision_feature_layer",
+        "vision_feature_select_strategy",
+        "projector_hidden_act",
+        "multimodal_projector_bias",
+        "tie_word_embeddings",
+    )
+    pinpoints = [[2 * side, 2 * side]]
+    wider = LlavaNextForConditionalGeneration(
+        LlavaNextConfig(**{name: getattr(config, name) for name in same}, image_grid_pinpoints=pinpoints)
+    ).eval()
+    newline = {"model.image_newline": torch.zeros(config.text_config.hidden_size)}
+    wider.load_state_dict(model.state_dict() | newline)
+    wider.generation_config = model.generation_config
+    cuts = LlavaNextImageProcessorPil(
+        size=images.size,
+        crop_size=images.crop_size,
+        image_mean=images.image_mean,
+        image_std=images.image_std,
+        image_grid_pinpoints=pinpoints,
+    )
+    same_words = {name: getattr(processor, name) for name in ("patch_size", "chat_template", "image_token")}
+    options = {"vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    return Asker(wider, LlavaNextProcessor(cuts, processor.tokenizer, **same_words, **options), asker.guide)
+
+
+def mosaic(images: list[Image.Image]) -> Image.Image:
+    """Four scenes in one picture."""
+    side = images[0].width
+    whole = Image.new("RGB", (2 * side, 2 * side))
+    for number, image in enumerate(images):
+        whole.paste(image, (number % 2 * side, number // 2 * side))
+    return whole
 
 
 def pieces() -> list[Piece]:
@@ -50,6 +99,12 @@ def pieces() -> list[Piece]:
     for number, sample in enumerate((asked[each] for each in SCENES), start=1):
         text = f"A scene of the pocket world. The right answer: {sample.answer}."
         found.append(Piece(f"scene-{number}", f"Scene {number}", text, [sample.image], sample.question))
+    text = (
+        "A LLaVA-NeXT of the pocket model's weights sees four scenes at once: whole, and each in a crop of its own, "
+        "drawn at its place below. It was never trained on crops, so its answer means nothing; the maps do."
+    )
+    four = mosaic([asked[number].image for number in (6, 4, 0, 2)])
+    found.append(Piece("crops", "Crops", text, [four], "Read the blue sign.", 5 * KEEP, crops=True))
     moving = clip("test", 0, frames=6)
     frames = [scene_picture(frame) for frame in moving.frames]
     text = (
@@ -80,9 +135,10 @@ def main() -> None:
     torch.set_num_threads(1)
     asker = Asker.of("pocket")
     asker.notes = ()
+    askers = {False: asker, True: cropping(asker)}
     text = HEAD.format(keep=KEEP)
     for piece in track(pieces(), "gallery"):
-        exhibit = asker.look(piece.images, piece.question, METHODS, piece.keep, rounds=1)
+        exhibit = askers[piece.crops].look(piece.images, piece.question, METHODS, piece.keep, rounds=1)
         draw(exhibit).save(DOCS / "img" / f"gallery-{piece.name}.webp", quality=90, method=6)
         text += section(piece, exhibit)
     (DOCS / "gallery.md").write_text(text, encoding="utf-8")

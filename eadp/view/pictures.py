@@ -84,7 +84,8 @@ def as_seen(picture: Image.Image, processor: Any) -> Image.Image:
     """The part of a picture that a model of one tile sees: CLIP's processors scale it, then cut out its centre; LLaVA's
     may pad it to a square first."""
     images = getattr(processor, "image_processor", processor)
-    if getattr(images, "do_pad", False):
+    # In other families the setting of this name pads batches, not pictures.
+    if "LlavaImageProcessor" in type(images).__name__ and images.do_pad:
         colour = tuple(round(255 * share) for share in images.image_mean)
         picture = ImageOps.pad(picture, (max(picture.size),) * 2, color=colour)
     shortest = (dict(images.size) if images.size else {}).get("shortest_edge")

@@ -71,8 +71,7 @@ def settings(
     if not budgets and beside is None:
         raise ValueError(f"the paper has no budgets of {model}: give --keep, or the paper's model with --beside")
     counts: Sequence[Budget] = budgets or sorted({row.keep for row in _pruned(beside)}, reverse=True)
-    chosen = grid(methods, counts, options)
-    return [Setting(ALL), *(setting for count in counts for setting in chosen if setting.keep == count)]
+    return [Setting(ALL), *(setting for count in dict.fromkeys(counts) for setting in grid(methods, [count], options))]
 
 
 def paper_of(model: str) -> paper.Table | None:

@@ -28,8 +28,10 @@ def rows(ran: Ran, beside: paper.Table | None) -> tuple[list[str], list[list[str
     lines = []
     for setting in ran.plan.settings:
         row = _row(setting, beside)
-        line = [_tokens(ran, setting), PRINTED.get(setting.method, str(Setting(setting.method)))]
-        line[1] += "".join(f", {name}={value}" for name, value in setting.options.items())
+        line = [
+            _tokens(ran, setting),
+            str(Setting(PRINTED.get(setting.method, setting.method), options=setting.options)),
+        ]
         for benchmark in benchmarks:
             printed = row.printed.get(benchmark.name, "") if row else ""
             line += [_figure(ran.value(setting, benchmark), printed), printed or NOTHING]
@@ -65,7 +67,7 @@ def as_json(ran: Ran, beside: paper.Table | None) -> dict[str, Any]:
     return {
         **ran.plan.identity(),
         "paper": None if beside is None else beside.model,
-        "cells": [{**record, "paper": _paper_figure(ran, record, beside)} for record in ran.found.values()],
+        "cells": [{**record, "paper": _paper_figure(record, beside)} for record in ran.found.values()],
         "failures": ran.failures,
     }
 
@@ -91,7 +93,7 @@ def _row(setting: Setting, beside: paper.Table | None) -> paper.Row | None:
     return beside.of(setting.method, count)
 
 
-def _paper_figure(ran: Ran, record: dict[str, Any], beside: paper.Table | None) -> float | None:
+def _paper_figure(record: dict[str, Any], beside: paper.Table | None) -> float | None:
     row = _row(Setting(record["method"], record["keep"], record["options"]), beside)
     return None if row is None else row.figures.get(record["benchmark"]["name"])
 

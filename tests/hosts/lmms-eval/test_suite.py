@@ -20,7 +20,7 @@ SUITE = {
     "model": "pocket",
     "include": "tasks",
     "benchmarks": [
-        {"name": "POPE", "harness": "lmms-eval", "tasks": [tasks.POPE], "metrics": ["pope_acc*"], "scale": 100}
+        {"name": "POPE", "harness": "lmms-eval", "tasks": [tasks.POPE], "metrics": ["pope_accuracy,none"], "scale": 100}
     ],
 }
 
