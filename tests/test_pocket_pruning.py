@@ -89,7 +89,7 @@ def test_a_mask_that_hides_kept_tokens_spoils_the_answers(asked, monkeypatch):
     def hiding(mask, valid, plan, *rest):
         shown = stock(mask, valid, plan, *rest)
         shown = torch.ones_like(plan.index, dtype=torch.bool) if shown is None else shown.clone()
-        shown[:, : shown.shape[1] // 2] = False
+        shown[:, : 3 * shown.shape[1] // 4] = False
         return shown
 
     stock = before.prefilled
