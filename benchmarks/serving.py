@@ -110,7 +110,7 @@ async def load(client: openai.AsyncOpenAI, bodies: list[dict[str, Any]], at_once
     return len(bodies) / (time.perf_counter() - start), list(waits)
 
 
-def wait_for(root: str, server: subprocess.Popen[bytes], patience: float = 300) -> None:
+def wait_for(root: str, server: subprocess.Popen[bytes], patience: float = 1800) -> None:
     end = time.monotonic() + patience
     while time.monotonic() < end and server.poll() is None:
         try:
