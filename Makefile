@@ -34,7 +34,7 @@ test-fast: $(READY) browser ## The tests that take no more than a few seconds ea
 test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, each in an environment of its own
 	@for host in $(HOSTS); do \
 		echo "$$host" && env=$$(PYTHON=$(PYTHON) hosts/env $$host) && \
-		PYTHONPATH=$(CURDIR):$(CURDIR)/tests/hosts/shim OMP_NUM_THREADS=1 \
+		PYTHONPATH=$(CURDIR):$(CURDIR)/hosts/shim OMP_NUM_THREADS=1 \
 		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host || exit 1; \
 	done
 

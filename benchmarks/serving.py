@@ -5,7 +5,7 @@ visual tokens, and rounds that keep all (`mm_processor_kwargs`). No image comes 
 is LLaVA's architecture with random weights, 576 tokens an image, small enough for a CPU: the figures are ratios between
 two ways of asking this server, and say nothing about a GPU.
 
-    PYTHONPATH=.:tests/vllm/shim $(hosts/env vllm)/bin/python benchmarks/serving.py            # some minutes
+    PYTHONPATH=.:hosts/shim $(hosts/env vllm)/bin/python benchmarks/serving.py            # some minutes
     … benchmarks/serving.py --quick
 """
 
@@ -110,7 +110,7 @@ async def load(client: openai.AsyncOpenAI, bodies: list[dict[str, Any]], at_once
     return len(bodies) / (time.perf_counter() - start), list(waits)
 
 
-def wait_for(root: str, server: subprocess.Popen[bytes], patience: float = 300) -> None:
+def wait_for(root: str, server: subprocess.Popen[bytes], patience: float = 1800) -> None:
     end = time.monotonic() + patience
     while time.monotonic() < end and server.poll() is None:
         try:
