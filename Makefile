@@ -21,7 +21,7 @@ help: ## What there is
 pocket: $(READY) ## Train the pocket model from nothing: up to three hours on two cores, resumes
 	$(BIN)/python -m eadp.pocket.train
 
-demo: $(READY) ## Select tokens on a photo, print the words, write a picture
+demo: $(READY) ## Ask the pocket model with all tokens and with few, write a picture
 	$(BIN)/eadp demo
 
 test: lint browser ## Lint, types and all tests

@@ -26,7 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"prumerge": {"layer": -2}, "sparsevlm": {"
 
 
 def main(samples: int = 320) -> None:
-    """Measure, print, and write benchmarks/results/accuracy.json and the table in docs/pocket.md."""
+    """Measure, print, and write benchmarks/results/accuracy.json and the tables in README.md and docs/pocket.md."""
     common.one_thread()
     settings = [pocket.Setting(pocket.ALL), pocket.Setting(pocket.BLIND)]
     settings += [pocket.Setting(name, share, OPTIONS.get(name, {})) for name in NAMES for share in SHARES]
@@ -39,8 +39,9 @@ def main(samples: int = 320) -> None:
         {k: v for k, v in o.items() if k not in ("answers", "right")} for o in report.as_json(found)["outcomes"]
     ]
     path = common.save("accuracy", {"questions": samples, "outcomes": outcomes})
-    common.write_into(common.ROOT / "docs" / "pocket.md", "accuracy", table(found))
-    console.print(f"written: {path.relative_to(common.ROOT)}, docs/pocket.md")
+    for page in ("README.md", "docs/pocket.md"):
+        common.write_into(common.ROOT / page, "accuracy", table(found))
+    console.print(f"written: {path.relative_to(common.ROOT)}, README.md, docs/pocket.md")
 
 
 def table(found: pocket.Report) -> str:
