@@ -27,7 +27,7 @@ SEEN = 12_288
 """Scenes whose features are computed once, for the stages after the tower's."""
 
 PROJECT_STEPS = 400
-TUNE_STEPS, TUNE_BATCH = 1_000, 32
+TUNE_STEPS, TUNE_BATCH = 2_400, 32
 TUNE_KEPT = (32, 48, 64, 96, 160, 256, 256)
 """How many visual tokens stay in a step, drawn at random: as pruning will leave them."""
 

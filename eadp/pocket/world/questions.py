@@ -133,18 +133,16 @@ def _relation(scene: Scene, rng: np.random.Generator) -> Question | None:
     first, second = (scene.things[i] for i in rng.permutation(len(scene.things))[:2])
     if not (_named(scene, first) and _named(scene, second)):
         return None
-    relation = _pick(rng, list(wording.RELATIONS))
-    gap = {
-        "left": second.x - first.x,
-        "right": first.x - second.x,
-        "above": second.y - first.y,
-        "below": first.y - second.y,
-    }[relation]
-    if abs(gap) < CLEAR:
+    templates, offset, names = (
+        (wording.RELATION_ACROSS, first.x - second.x, ("left", "right"))
+        if rng.random() < 0.5
+        else (wording.RELATION_DOWN, first.y - second.y, ("above", "below"))
+    )
+    if abs(offset) < CLEAR:
         return None
+    answer = names[int(offset > 0)]
     references = {"it": (first.colour, first.shape), "other": (second.colour, second.shape)}
-    template = _pick(rng, wording.RELATION).replace("{where}", _pick(rng, wording.RELATIONS[relation]))
-    return _fill("relation", template, "yes" if gap > 0 else "no", scene, references)
+    return _fill("relation", _pick(rng, templates), answer, scene, references)
 
 
 def _reading(scene: Scene, rng: np.random.Generator) -> Question | None:

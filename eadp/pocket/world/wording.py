@@ -39,17 +39,16 @@ SIDE_DOWN = (
     "Is the {it} in the top half or in the bottom half of the image?",
     "Where is the {it}, at the top or at the bottom of the picture?",
 )
-RELATION = (
-    "Is the {it} {where} the {other}?",
-    "Does the {it} lie {where} the {other}?",
-    "Would you say that the {it} is {where} the {other}?",
+RELATION_ACROSS = (
+    "Is the {it} left or right of the {other}?",
+    "Does the {it} lie to the left or to the right of the {other}?",
+    "Would you say that the {it} is left or right of the {other}?",
 )
-RELATIONS = {
-    "left": ("left of", "to the left of"),
-    "right": ("right of", "to the right of"),
-    "above": ("above", "higher than"),
-    "below": ("below", "lower than"),
-}
+RELATION_DOWN = (
+    "Is the {it} above or below the {other}?",
+    "Does the {it} lie above or below the {other}?",
+    "Would you say that the {it} is above or below the {other}?",
+)
 READING = (
     "What does the {it} say?",
     "What is written on the {it}?",
