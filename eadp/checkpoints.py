@@ -73,9 +73,15 @@ def _checkpoint(name: str, dtype: Any) -> tuple[Any, Any]:
 
 def ask(processor: Any, images: Sequence[Image.Image], questions: Sequence[str]) -> Any:
     """Inputs for one question about each picture, in the words of the model's own chat template."""
-    contents = [[{"type": "image"}, {"type": "text", "text": question}] for question in questions]
-    texts = [
-        processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-        for content in contents
+    conversations = [
+        [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": question}]}]
+        for image, question in zip(images, questions, strict=True)
     ]
-    return processor(images=list(images), text=texts, return_tensors="pt", padding=len(texts) > 1)
+    # In one step, not text first: only so does the processor see that some templates write BOS themselves.
+    return processor.apply_chat_template(
+        conversations,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        processor_kwargs={"padding": len(conversations) > 1, "return_tensors": "pt"},
+    )

@@ -12,6 +12,9 @@ from typing import Any
 
 from eadp.evaluate.journal import Journal
 
+LONGEST = 3600
+"""Seconds after which a command hangs, on however slow a machine."""
+
 
 def start(command: Sequence[str], log: Path, **environment: str) -> subprocess.Popen[str]:
     """In a group of its own. Its words go into a file: a full pipe would stop it."""
@@ -27,7 +30,13 @@ def start(command: Sequence[str], log: Path, **environment: str) -> subprocess.P
 
 
 def run(command: Sequence[str], log: Path, **environment: str) -> None:
-    assert start(command, log, **environment).wait() == 0, log.read_text()[-4000:]
+    process = start(command, log, **environment)
+    try:
+        code = process.wait(LONGEST)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        raise
+    assert code == 0, log.read_text()[-4000:]
 
 
 def kill_after(
@@ -35,10 +44,17 @@ def kill_after(
 ) -> list[dict[str, Any]]:
     """Start it, kill it as soon as so many answers are in the journal; gives what is in there then."""
     process = start(command, log, **environment)
-    samples = journal / "samples.jsonl"
+    samples, give_up = journal / "samples.jsonl", time.monotonic() + LONGEST
     while not samples.exists() or samples.read_bytes().count(b"\n") < answers:
         assert process.poll() is None, log.read_text()[-4000:]
+        if time.monotonic() > give_up:
+            _kill(process)
+            raise subprocess.TimeoutExpired(command, LONGEST)
         time.sleep(0.01)
+    _kill(process)
+    return Journal.read(journal)[1]
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    return Journal.read(journal)[1]
