@@ -20,7 +20,7 @@ from eadp.evaluate.pruned import Settings
 TOTAL = 16
 SETTINGS: dict[str, dict[str, Any]] = {
     "all": {"method": "none"},
-    "eadp": {"method": "eadp", "keep": 3},
+    "eadp": {"method": "eadp", "keep": 1},
     "inside": {"method": "pyramiddrop", "keep": 16, "layers": [8, 16, 24]},
 }
 COMMAND = ["--data", data.DATA, "--judge", "exact_matching"]
@@ -82,7 +82,7 @@ def test_it_answers_as_without_the_harness_sample_by_sample(
         assert works[name].answers(of) == answers
 
 
-def test_pruning_to_three_tokens_shows_in_the_answers(works: dict[str, Work]) -> None:
+def test_pruning_to_one_token_shows_in_the_answers(works: dict[str, Work]) -> None:
     """Or the agreement above would prove little."""
     for of in (data.POPE, data.CHOICE):
         assert works["all"].answers(of) != works["eadp"].answers(of)
@@ -115,7 +115,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_table(folder: Path, works: 
     out = folder / "killed"
     settings = Settings.of(pretrained="pocket", **SETTINGS["eadp"])
     work = Work(out, settings)
-    eadp = [sys.executable, "-c", "from eadp.cli import app; app()", "vlmeval", "--model", "pocket", "--keep", "3"]
+    eadp = [sys.executable, "-c", "from eadp.cli import app; app()", "vlmeval", "--model", "pocket", "--keep", "1"]
     command, place = [*eadp, "--out", str(out), *COMMAND], {"LMUData": str(folder / "data"), "OMP_NUM_THREADS": "1"}
     killed_after = random.Random(8).randrange(1, 2 * TOTAL)
     kept = kill_after(killed_after, work.folder / "journal", command, folder / "log", **place)
