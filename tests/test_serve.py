@@ -18,7 +18,7 @@ from eadp.models.family import Picture
 from eadp.serve import ARCHITECTURES, mrope, versions
 from eadp.serve.command import command
 from eadp.serve.features import Look, LookCache
-from eadp.serve.request import Request, ServerSettings, servable
+from eadp.serve.request import Request, ServerSettings
 
 
 def server(**settings: Any) -> ServerSettings:
@@ -58,7 +58,7 @@ def test_an_image_with_no_more_tokens_than_asked_for_stays_whole() -> None:
     [
         ({}, "EADP needs keep="),
         ({"keep": 0}, "at least 1"),
-        ({"keep": 64, "method": "visionzip"}, "visionzip cannot be served; these can: cdpruner"),
+        ({"keep": 64, "method": "visionzip"}, "visionzip cannot be served with this model; these can: cdpruner"),
         ({"keep": 64, "exact": False}, "must know how many tokens stay"),
         ({"keep": 64, "positions": "keep"}, 'only "repack"'),
         ({"keep": 64, "cache_mib": -1}, "cache_mib must be a whole number"),
@@ -77,7 +77,25 @@ def test_overrides_without_settings_are_told_what_to_say() -> None:
 
 
 def test_methods_that_need_no_attention_can_be_served() -> None:
-    assert {"eadp", "cdpruner", "divprune", "trim", "random", "uniform", "topk"} <= set(servable())
+    assert {"eadp", "cdpruner", "divprune", "trim", "random", "uniform", "topk"} <= set(server(keep=64).servable)
+
+
+@pytest.mark.parametrize(("layer", "read"), [(-2, 23), (22, 22), (-1, 24), ([-7, -2], 23)])
+def test_the_tower_s_attention_is_there_as_far_as_the_model_reads(layer: Any, read: int) -> None:
+    vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24)
+    config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=layer)
+    settings = ServerSettings.of(config, "repack")
+    assert settings.tower.read == read
+    assert {"visionzip", "hiprune", "prumerge"} < set(settings.servable)
+    assert settings.watched(settings.request({"method": "prumerge", "layer": 3}).method) == (3,)
+    assert settings.watched(settings.request({"method": "hiprune", "deep_layer": 20}).method) == (9, 20)
+    assert settings.watched(settings.request({"method": "divprune"}).method) == ()
+    last = {"method": "visionzip", "layer": -1}
+    if read == 24:
+        assert settings.watched(settings.request(last).method) == (23,)
+    else:
+        with pytest.raises(ValueError, match=f"layer 23 of the vision tower.* first {read} layers"):
+            settings.request(last)
 
 
 def look(size: int) -> Look:
@@ -86,21 +104,22 @@ def look(size: int) -> Look:
 
 def test_the_cache_holds_the_last_looks_that_fit() -> None:
     cache = LookCache(4096)
-    for key in (b"a", b"b"):
+    a, b, c, d = ((image, ()) for image in (b"a", b"b", b"c", b"d"))
+    for key in (a, b):
         cache.put(key, look(2))
-    assert cache.get(b"a") is not None
-    cache.put(b"c", look(1))
-    assert [cache.get(key) is None for key in (b"a", b"b", b"c")] == [False, True, False]
-    cache.put(b"d", look(5))
-    assert cache.get(b"d") is None
+    assert cache.get(a) is not None
+    cache.put(c, look(1))
+    assert [cache.get(key) is None for key in (a, b, c)] == [False, True, False]
+    cache.put(d, look(5))
+    assert cache.get(d) is None
     assert cache.bytes == 3072
 
 
 def test_a_cached_look_does_not_keep_its_batch_alive() -> None:
     rows = torch.zeros(8, 2, 256)
     cache = LookCache(1 << 20)
-    cache.put(b"a", Look(Picture.plain([(1, 2)]), rows[0], 256))
-    assert cache.get(b"a").rows.untyped_storage().nbytes() == 2 * 256 * 4
+    cache.put((b"a", ()), Look(Picture.plain([(1, 2)]), rows[0], 256))
+    assert cache.get((b"a", ())).rows.untyped_storage().nbytes() == 2 * 256 * 4
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])

@@ -54,13 +54,19 @@ class TowerWatch:
     def _see(self, layer: int, heads: Heads) -> None:
         if self._calls is None:
             return
-        keys, first, received = heads.key.transpose(1, 2), torch.zeros(1, dtype=torch.long), None
-        if self.wants_received:
-            # One sequence at a time: all queries of 64 frames at once would take up much room.
-            each = [heads.of(row).received() for row in range(len(keys))]
-            received = torch.cat(each) * heads.query.shape[2]
-        cls = heads.rows(first)[:, :, 0].mean(1) if self.has_cls else None
-        self._calls[layer].append(TowerLayer(layer, len(self.modules), keys, cls, received))
+        seen = tower_layer(heads, layer, len(self.modules), self.has_cls, self.wants_received)
+        self._calls[layer].append(seen)
+
+
+def tower_layer(heads: Heads, layer: int, depth: int, has_cls: bool, wants_received: bool) -> TowerLayer:
+    """What one call of a tower's attention shows."""
+    keys, first, received = heads.key.transpose(1, 2), torch.zeros(1, dtype=torch.long), None
+    if wants_received:
+        # One sequence at a time: all queries of 64 frames at once would take up much room.
+        each = [heads.of(row).received() for row in range(len(keys))]
+        received = torch.cat(each) * heads.query.shape[2]
+    cls = heads.rows(first)[:, :, 0].mean(1) if has_cls else None
+    return TowerLayer(layer, depth, keys, cls, received)
 
 
 def _side_by_side(calls: list[TowerLayer]) -> TowerLayer:

@@ -1,16 +1,22 @@
-"""What LLaVA's families share: the guide from CLIP's text side, and the layers of the tower that it needs."""
+"""What LLaVA's families share: the guide from CLIP's text side, and what their tower attended to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
+from vllm.distributed import tensor_model_parallel_all_gather
 from vllm.tokenizers import cached_tokenizer_from_config
 
-from eadp.models.family import Family, Picture, Prompt, Seen
+from eadp.models.family import Family, Picture, Prompt, Seen, TowerLayer
 from eadp.models.guides import guide_for
+from eadp.runtime.probe import Heads
+from eadp.runtime.vision import tower_layer, with_attention
 from eadp.serve.pruning import PruningModel
 
 TEXT_SIDE = ("text_model.", "text_projection.", "visual_projection.")
@@ -22,9 +28,10 @@ class ClipModel(PruningModel):
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         tower, layer = self.config.vision_config.model_type, self.config.vision_feature_layer
-        if (tower, self.config.vision_feature_select_strategy) != ("clip_vision_model", "default") or layer == -1:
+        reads_one = isinstance(layer, int) and layer != -1
+        if (tower, self.config.vision_feature_select_strategy) != ("clip_vision_model", "default") or not reads_one:
             raise ValueError(
-                f"only LLaVAs that read a layer before the last of a CLIP tower can be served pruned; this one reads "
+                f"only LLaVAs that read one layer before the last of a CLIP tower can be served pruned; this one reads "
                 f"layer {layer} of a {tower} ({self.config.vision_feature_select_strategy})"
             )
 
@@ -49,14 +56,48 @@ class ClipModel(PruningModel):
         model.config, model.name_or_path, model.vision_tower = self.config, self.eadp_place.model, tower
         return guide_for(model, cached_tokenizer_from_config(self.eadp_place), self.eadp_settings.guide)
 
-    def states(self, pixels: Tensor) -> Tensor:
-        """crops×3×h×w → crops×cells×d: the layer that the model reads, without CLS."""
-        return self._image_pixels_to_features(self.vision_tower, pixels)
+    def seen(self, pixels: Tensor, layers: Iterable[int]) -> TowerOutput:
+        """crops×3×h×w through the tower. layers: those whose attention is wanted."""
+        watched: dict[int, TowerLayer] = {}
+        with ExitStack() as hooks:
+            for layer in set(layers):
+                attention = self.vision_tower.vision_model.encoder.layers[layer].self_attn
+                see = partial(self._see, watched, layer, attention.tp_size)
+                hooks.callback(attention.attn.register_forward_pre_hook(see).remove)
+            states = self.vision_tower(pixels, feature_select_strategy="full")
+        return TowerOutput(states, [watched[layer] for layer in layers])
 
-    def pictures(self, family: Family, states: Tensor, lengths: list[int], **arguments: Any) -> list[Picture]:
-        """As `eadp.models` has them. "full": CLS is gone already."""
-        seen = Seen("image", {"vision_feature_select_strategy": "full", **arguments}, (), lengths)
-        return family.pictures(seen, SimpleNamespace(last_hidden_state=states), Prompt(None, []))
+    def _see(self, watched: dict[int, TowerLayer], layer: int, ranks: int, attn: Any, args: tuple[Any, ...]) -> None:
+        """Before an attention function runs. args: queries, keys, values, B×L×(heads·c), of this rank's heads."""
+        query, key = args[:2]
+        if ranks > 1:
+            query, key = tensor_model_parallel_all_gather(query), tensor_model_parallel_all_gather(key)
+        query, key = (each.unflatten(-1, (-1, attn.head_size)).transpose(1, 2) for each in (query, key))
+        depth = self.config.vision_config.num_hidden_layers
+        watched[layer] = tower_layer(Heads(query, key, attn.scale), layer, depth, has_cls=True, wants_received=True)
+
+    def pictures(
+        self, kind: type[Family], output: TowerOutput, lengths: list[int], parts: dict[str, Any], **arguments: Any
+    ) -> list[Picture]:
+        """As `eadp.models` has them. parts: of the base model, that the family asks for."""
+        tower, projector = self.vision_tower.vision_model, self.multi_modal_projector
+        family = self.family(kind, vision_tower=tower, multi_modal_projector=projector, **parts)
+        hidden = SimpleNamespace(hidden_states={self.config.vision_feature_layer: output.states})
+        seen = Seen("image", arguments, (), lengths, output.attention)
+        return with_attention(family, seen, hidden, family.pictures(seen, hidden, Prompt(None, [])))
+
+
+@dataclass(frozen=True)
+class TowerOutput:
+    """states: crops×(CLS and cells)×d, the layer that the model reads. attention: of the layers that were watched."""
+
+    states: Tensor
+    attention: list[TowerLayer]
+
+    @property
+    def cells(self) -> Tensor:
+        """crops×cells×d."""
+        return self.states[:, 1:]
 
 
 def _watched(weights: Iterable[tuple[str, Tensor]], norm: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

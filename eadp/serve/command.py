@@ -22,18 +22,18 @@ METRICS_PLACE = "PROMETHEUS_MULTIPROC_DIR"
 
 def command(model: str, settings: dict[str, Any], more: Sequence[str] = ()) -> list[str]:
     """The line that serves a model pruned. settings: of the server, as in `--hf-overrides`. more: options of vLLM."""
-    from transformers import AutoConfig, PreTrainedConfig
+    from transformers import AutoConfig
 
     if model == POCKET:
         from eadp.pocket.storage import WEIGHTS
 
         model = str(WEIGHTS)
-    kind = AutoConfig.from_pretrained(model).model_type
+    config = AutoConfig.from_pretrained(model)
+    kind = config.model_type
     if kind not in ARCHITECTURES:
         raise ValueError(f"{model} is a {kind}; eadp serves {', '.join(ARCHITECTURES)}")
-    given = PreTrainedConfig()
-    setattr(given, KEY, settings)
-    ServerSettings.of(given, "keep" if kind in WITH_COORDINATES else "repack")
+    setattr(config, KEY, settings)
+    ServerSettings.of(config, "keep" if kind in WITH_COORDINATES else "repack")
     overrides = json.dumps({"architectures": [ARCHITECTURES[kind]], KEY: settings})
     return [sys.executable, *SERVER, "--model", model, "--hf-overrides", overrides, *more]
 

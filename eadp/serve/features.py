@@ -9,6 +9,9 @@ from torch import Tensor
 
 from eadp.models.family import Picture
 
+Key = tuple[bytes, tuple[int, ...]]
+"""Which image, and which layers of the vision tower were watched."""
+
 
 @dataclass(frozen=True)
 class Look:
@@ -26,13 +29,24 @@ class Look:
 
     @property
     def bytes(self) -> int:
-        tensors = (self.rows, self.picture.states)
+        picture = self.picture
+        tensors = [self.rows, picture.states, picture.extra]
+        tensors += [part for layer in picture.attention for part in (layer.keys, layer.cls, layer.received)]
         return sum(each.numel() * each.element_size() for each in tensors if each is not None)
 
     def apart(self) -> Look:
         """With memory of its own: as a part of a batch it would keep all of that alive."""
-        states = None if self.picture.states is None else self.picture.states.clone()
-        return replace(self, picture=replace(self.picture, states=states), rows=self.rows.clone())
+        picture = self.picture
+        attention = [
+            replace(layer, keys=layer.keys.clone(), cls=_copy(layer.cls), received=_copy(layer.received))
+            for layer in picture.attention
+        ]
+        own = replace(picture, states=_copy(picture.states), extra=_copy(picture.extra), attention=attention)
+        return replace(self, picture=own, rows=self.rows.clone())
+
+
+def _copy(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.clone()
 
 
 class LookCache:
@@ -41,18 +55,18 @@ class LookCache:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.bytes = 0
-        self._looks: OrderedDict[bytes, Look] = OrderedDict()
+        self._looks: OrderedDict[Key, Look] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._looks)
 
-    def get(self, key: bytes) -> Look | None:
+    def get(self, key: Key) -> Look | None:
         look = self._looks.get(key)
         if look is not None:
             self._looks.move_to_end(key)
         return look
 
-    def put(self, key: bytes, look: Look) -> None:
+    def put(self, key: Key, look: Look) -> None:
         if key in self._looks or look.bytes > self.limit:
             return
         self._looks[key] = look.apart()

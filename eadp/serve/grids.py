@@ -62,7 +62,7 @@ class GridModel(PruningModel):
     def tokens_of(self, item: Item) -> int:
         return int(item["image_grid_thw"].prod()) // self.config.vision_config.spatial_merge_size**2
 
-    def look(self, items: Sequence[Item]) -> list[Look]:
+    def look(self, items: Sequence[Item], layers: Sequence[int]) -> list[Look]:
         together = {name: torch.cat([item[name] for item in items]) for name in items[0]}
         rows = self._process_image_input(self._parse_and_validate_image_input(**together))
         seen = Seen("image", {"image_grid_thw": together["image_grid_thw"]}, (), [len(each) for each in rows])

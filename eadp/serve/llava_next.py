@@ -62,10 +62,10 @@ class EadpLlavaNextForConditionalGeneration(ClipModel, LlavaNextForConditionalGe
         vision = self.config.vision_config
         return len(item["pixel_values"]) * (vision.image_size // vision.patch_size) ** 2
 
-    def look(self, items: Sequence[Item]) -> list[Look]:
+    def look(self, items: Sequence[Item], layers: Sequence[int]) -> list[Look]:
         crops = [item["pixel_values"] for item in items]
-        states = self.states(torch.cat(crops))
-        features = self.multi_modal_projector(states).split([len(each) for each in crops])
+        output = self.seen(torch.cat(crops), layers)
+        features = self.multi_modal_projector(output.cells).split([len(each) for each in crops])
         sizes = torch.stack([item["image_sizes"] for item in items])
         rows = [
             self._merge_image_patch_embeddings(size, each, strategy="spatial_unpad")
@@ -73,8 +73,8 @@ class EadpLlavaNextForConditionalGeneration(ClipModel, LlavaNextForConditionalGe
         ]
         # What stock transformers does to features, done to numbers, says where each of them went.
         packing = partial(cast(Any, LlavaNextModel).pack_image_features, SimpleNamespace(config=self.config))
-        family = self.family(LlavaNext, pack_image_features=packing)
-        pictures = self.pictures(family, states, [len(each) for each in rows], image_sizes=sizes)
+        lengths, parts = [len(each) for each in rows], {"pack_image_features": packing}
+        pictures = self.pictures(LlavaNext, output, lengths, parts, image_sizes=sizes)
         return [Look(picture, each, each.shape[-1]) for picture, each in zip(pictures, rows, strict=True)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,8 @@ from eadp.core import Selection
 from eadp.methods import make
 from eadp.models.family import Family
 from eadp.runtime.choose import Chooser
-from eadp.serve.features import Look, LookCache
+from eadp.runtime.vision import Extra
+from eadp.serve.features import Key, Look, LookCache
 from eadp.serve.metrics import Metrics
 from eadp.serve.processing import IMAGE, REQUEST, PruningProcessor
 from eadp.serve.request import Request, ServerSettings
@@ -50,8 +51,8 @@ class PruningModel(Stock):
         """How many tokens the vision tower gives for an image."""
 
     @abstractmethod
-    def look(self, items: Sequence[Item]) -> list[Look]:
-        """Run the vision side."""
+    def look(self, items: Sequence[Item], layers: Sequence[int]) -> list[Look]:
+        """Run the vision side. layers: those of the tower whose attention is wanted."""
 
     def family(self, kind: type[Family], **parts: Any) -> Family:
         """What `eadp.models` knows of the family, without a transformers model behind it."""
@@ -68,29 +69,34 @@ class PruningModel(Stock):
         if REQUEST not in kwargs:
             return []
         requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST)]
-        keys = [bytes(data.tolist()) for data in kwargs.pop(IMAGE)]
+        images = [bytes(data.tolist()) for data in kwargs.pop(IMAGE)]
+        keys = [
+            (image, self.eadp_settings.watched(request.method)) for image, request in zip(images, requests, strict=True)
+        ]
         looks = self._looks(self.items(kwargs), keys)
         pruned = [self._pruned(look, request) for look, request in zip(looks, requests, strict=True)]
         self.eadp_metrics.report()
         return pruned
 
-    def _looks(self, items: Sequence[Item], keys: Sequence[bytes]) -> list[Look]:
+    def _looks(self, items: Sequence[Item], keys: Sequence[Key]) -> list[Look]:
         found = {key: look for key in keys if (look := self.eadp_looks.get(key)) is not None}
         missing = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
         for part in self._portions(missing):
-            for key, look in zip(part, self.look([missing[key] for key in part]), strict=True):
+            _, layers = part[0]
+            for key, look in zip(part, self.look([missing[key] for key in part], layers), strict=True):
                 found[key] = look
                 self.eadp_looks.put(key, look)
         self.eadp_metrics.images(len(keys), spared=len(keys) - len(missing))
         return [found[key] for key in keys]
 
-    def _portions(self, items: dict[bytes, Item]) -> Iterator[list[bytes]]:
-        """As many images at a time as the engine's budget allows: it counts what stays, the tower sees all."""
-        part: list[bytes] = []
+    def _portions(self, items: dict[Key, Item]) -> Iterator[list[Key]]:
+        """As many images at a time as the engine's budget allows: it counts what stays, the tower sees all. Those
+        whose tower is watched at the same layers go together."""
+        part: list[Key] = []
         room = self.eadp_room
-        for key, item in items.items():
-            tokens = self.tokens_of(item)
-            if part and tokens > room:
+        for key in sorted(items, key=lambda key: key[1]):
+            tokens = self.tokens_of(items[key])
+            if part and (tokens > room or part[0][1] != key[1]):
                 yield part
                 part, room = [], self.eadp_room
             part.append(key)
@@ -107,27 +113,30 @@ class PruningModel(Stock):
         start = time.perf_counter()
         guide = self.eadp_guide if request.reads else None
         chooser = Chooser(method, guide, "image", keep_newlines=True)
-        selection = self._selected(chooser, look, request.question, count)
+        selection, extra = self._selected(chooser, look, request.question, count)
         kept, rows, slots = selection.indices.cpu(), look.rows, picture.slots
         if selection.merge is not None:
+            sources = rows[slots.to(rows.device)]
+            if selection.merge.shape[1] > total:
+                sources = torch.cat([sources, cast(Tensor, extra.rows)])
             rows = rows.clone()
-            rows[slots[kept].to(rows.device)] = selection.merge.to(rows) @ look.rows[slots.to(rows.device)]
+            rows[slots[kept].to(rows.device)] = selection.merge.to(rows) @ sources
         stays = chooser.stays(picture, kept).nonzero().flatten()
         pruned = self.finished(look, stays, rows[stays.to(rows.device)])
         self.eadp_metrics.pruned(total, count, time.perf_counter() - start)
         return pruned
 
-    def _selected(self, chooser: Chooser, look: Look, question: str, count: int) -> Selection:
+    def _selected(self, chooser: Chooser, look: Look, question: str, count: int) -> tuple[Selection, Extra]:
         """The method's choice. Where it fails, and the log and a counter say so, tokens spread evenly: the prompt has
         its placeholders already, and an exception would end the engine for everyone."""
         try:
             text = None if chooser.guide is None else chooser.guide.encode(question)
-            selection, _ = chooser.select([look.picture], look.features, text)
+            selection, extra = chooser.select([look.picture], look.features, text)
             if len(selection) != count:
                 raise ValueError(f"{selection.method} kept {len(selection)} tokens, but the prompt has {count} places")
         except ValueError:
             logger.exception("%s failed on an image; tokens spread evenly stay instead", chooser.method.name)
             self.eadp_metrics.failed()
             even = Chooser(make("uniform", keep=count), None, "image", keep_newlines=True)
-            selection, _ = even.select([look.picture], look.features, None)
-        return selection
+            selection, extra = even.select([look.picture], look.features, None)
+        return selection, extra

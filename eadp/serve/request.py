@@ -75,10 +75,12 @@ class ServerSettings:
                serve only methods that read no question.
     cache_mib: room for unpruned features, so that another question about the same image spares the vision tower.
     positions: what the family's kept tokens have: "keep" their own, or "repack".
+    tower:     the vision tower, where its attention can be watched.
     """
 
     settings: Mapping[str, Any]
     positions: str
+    tower: Tower | None = None
     guide: str | None = None
     cache_mib: int = 256
 
@@ -95,7 +97,7 @@ class ServerSettings:
         server = {name: settings.pop(name) for name in ("guide", "cache_mib") if name in settings}
         if isinstance(room := server.get("cache_mib", 0), bool) or not isinstance(room, int) or room < 0:
             raise ValueError(f"cache_mib must be a whole number of MiB, 0 for no cache, got {room!r}")
-        found = cls({"method": "eadp", **settings}, positions, **server)
+        found = cls({"method": "eadp", **settings}, positions, Tower.of(config), **server)
         found.request(None)  # so that a mistake is told at the start, not to the first client
         return found
 
@@ -129,9 +131,9 @@ class ServerSettings:
     def _method(self, chosen: dict[str, Any]) -> Method:
         name = chosen.pop("method")
         if not isinstance(name, str) or name not in REGISTRY:
-            raise ValueError(f"unknown method {name!r}; known here: {', '.join(servable())}")
-        if name not in servable():
-            raise ValueError(f"{name} cannot be served; these can: {', '.join(servable())}")
+            raise ValueError(f"unknown method {name!r}; known here: {', '.join(self.servable)}")
+        if name not in self.servable:
+            raise ValueError(f"{name} cannot be served with this model; these can: {', '.join(self.servable)}")
         known = {each.name for each in fields(REGISTRY[name]) if each.init}
         if unknown := sorted(set(chosen) - known):
             raise ValueError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
@@ -149,9 +151,41 @@ class ServerSettings:
             raise ValueError(f'positions="{positions}" cannot be served with this model, only "{self.positions}"')
         if "text" in method.needs and not self.reads:
             raise ValueError(f'{name} reads the question, but this server was started with "guide": "none"')
+        if self.tower is not None and (unread := [each for each in self.watched(method) if each >= self.tower.read]):
+            raise ValueError(
+                f"{name} goes by layer {unread[0]} of the vision tower, counted from 0, but this model reads what its "
+                f"first {self.tower.read} layers give and runs no others: choose a lower one"
+            )
         return method
 
+    @property
+    def servable(self) -> list[str]:
+        """The methods that need no more than features, the question, and the attention of a tower that shows it."""
+        has: set[str] = {"text"} if self.tower is None else {"text", "vision_attention"}
+        return [name for name in NAMES if REGISTRY[name].stage == "before" and REGISTRY[name].needs <= has]
 
-def servable() -> list[str]:
-    """The methods that need no more than features and the question."""
-    return [name for name in NAMES if REGISTRY[name].stage == "before" and REGISTRY[name].needs <= {"text"}]
+    def watched(self, method: Method | None) -> tuple[int, ...]:
+        """The layers of the vision tower whose attention the method goes by."""
+        if method is None or self.tower is None or "vision_attention" not in method.needs:
+            return ()
+        return method.vision_layers(self.tower.depth, self.tower.family)
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A CLIP tower of `depth` layers, of which the model runs the first `read`."""
+
+    family: str
+    depth: int
+    read: int
+
+    @classmethod
+    def of(cls, config: Any) -> Tower | None:
+        """From a model's configuration; None for towers of other kinds."""
+        vision: Any = getattr(config, "vision_config", None)
+        if getattr(vision, "model_type", None) != "clip_vision_model":
+            return None
+        depth, layers = vision.num_hidden_layers, config.vision_feature_layer
+        # Counted as hidden states are: the first of depth + 1 is what goes into the first layer.
+        read = max(layer % (depth + 1) for layer in ([layers] if isinstance(layers, int) else layers))
+        return cls(config.model_type, depth, read)

@@ -8,12 +8,15 @@ import pytest
 from checkpoints import FAMILIES, folder_of
 from engines import Ask, Engine, Transformers, picture, words
 
+from eadp.methods.base import REGISTRY
 from eadp.pocket.samples import samples
-from eadp.serve.request import servable
+from eadp.serve.request import ServerSettings
 
 SERVER = {"keep": 0.125}
 CHUNK = 96
 """Tokens that the engine takes at a time: less than an unpruned image of most families."""
+OWN = {"prumerge": {"layer": -2}}
+"""What a method must be told: the towers' last layer is never run."""
 BUDGETS = {"full": 1.0, "half": 0.5, "eighth": 0.125}
 
 
@@ -24,6 +27,12 @@ class Pair:
         self.name = name
         self.reference = Transformers(folder)
         self.engine = Engine(folder, SERVER, max_num_batched_tokens=CHUNK, max_num_seqs=8)
+
+    @property
+    def servable(self) -> list[str]:
+        config = self.reference.model.config
+        config.eadp = SERVER
+        return ServerSettings.of(config, self.reference.ways["positions"]).servable
 
     def wide(self, seed: int) -> object:
         return picture(seed, 96, 56)
@@ -82,8 +91,24 @@ def test_a_question_of_the_request_goes_before_the_prompt_s(pair: Pair) -> None:
 
 def test_many_budgets_and_methods_in_one_batch(pair: Pair) -> None:
     asks = [Ask((pair.wide(7),), (words(7),), {"keep": keep}) for keep in BUDGETS.values()]
-    asks += [Ask((pair.wide(8),), (words(8),), {"keep": 3, "method": name}) for name in servable()]
+    asks += [
+        Ask((pair.wide(8),), (words(8),), {"keep": 3, "method": name, **OWN.get(name, {})}) for name in pair.servable
+    ]
     pair.check(*asks)
+
+
+def test_methods_by_the_tower_s_attention_where_it_shows(pair: Pair) -> None:
+    """Several of them about the same images: what the tower attended to is not mixed up between methods."""
+    by_attention = [name for name in pair.servable if "vision_attention" in REGISTRY[name].needs]
+    assert bool(by_attention) == (not pair.name.startswith("qwen"))
+    images = (pair.wide(17), picture(18, 40, 104))
+    asks = [
+        Ask((image,), (words(17),), {"keep": 0.25, "method": name, **OWN.get(name, {})})
+        for name in ["eadp", *by_attention]
+        for image in images
+    ]
+    expected, _ = pair.check(*asks, Ask(images, (words(18),), {"keep": 0.25, "method": "eadp"}))
+    assert len({str(kept) for _, kept, _ in expected}) > len(images) * (1 + bool(by_attention))
 
 
 def test_a_chunk_may_end_inside_an_image(pair: Pair) -> None:
