@@ -11,8 +11,20 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
 
-app = typer.Typer(help="Keep only the visual tokens that serve the question.", no_args_is_help=True)
+LOOK, MEASURE, EVALUATE, SERVE = PANELS = ("Look", "Measure", "Evaluate", "Serve")
+"""The groups of subcommands, as `eadp --help` shows them."""
+
+
+class Panels(TyperGroup):
+    """Subcommands group by group."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=lambda name: PANELS.index(getattr(self.commands[name], "rich_help_panel", "")))
+
+
+app = typer.Typer(help="Keep only the visual tokens that serve the question.", no_args_is_help=True, cls=Panels)
 
 
 def console() -> Console:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eadp.cli.app import app, assignments, budgets, console, names, print_whole
+from eadp.cli.app import EVALUATE, app, assignments, budgets, console, names, print_whole
 
 if TYPE_CHECKING:
     from eadp.evaluate.paper import Table
@@ -18,7 +18,7 @@ POCKET = "pocket"
 QUESTIONS = 2000
 
 
-@app.command("eval")
+@app.command("eval", rich_help_panel=EVALUATE)
 def evaluate(
     suite: Annotated[
         str, typer.Argument(help="pocket, paper-llava, paper-qwen, paper-video, or the path of a suite's .json.")
@@ -147,7 +147,7 @@ def with_progress(plan: Plan) -> Ran:
         )
 
 
-@app.command()
+@app.command(rich_help_panel=EVALUATE)
 def suites(
     markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown, to paste into a page.")] = False,
 ) -> None:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from eadp.cli.app import app, assignments, budgets, console, names
+from eadp.cli.app import EVALUATE, app, assignments, budgets, console, names
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(rich_help_panel=EVALUATE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def vlmeval(
     context: typer.Context,
     data: Annotated[

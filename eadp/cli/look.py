@@ -9,28 +9,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from eadp.cli.app import app, budgets, console, names
+from eadp.cli.app import LOOK, app, budgets, console, names
 
 if TYPE_CHECKING:
     from eadp.view.exhibit import Exhibit
 
 
-@app.command()
-def methods() -> None:
-    """List the pruning methods: paper, stage, what they need, whether they merge, presets."""
-    from eadp.methods import NAMES
-    from eadp.methods.base import REGISTRY
-
-    table = Table("method", "paper", "stage", "needs", "merges", "presets")
-    for name in NAMES:
-        method = REGISTRY[name]
-        needs = ", ".join(sorted(method.needs)).replace("_", " ") or "–"
-        merges = "yes" if method.merges else "no"
-        table.add_row(name, method.citation, method.stage, needs, merges, "\n".join(method.presets) or "–")
-    console().print(table)
-
-
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def demo(
     keep: Annotated[float, typer.Option(help="Share of the visual tokens that stay.", min=0.004, max=1)] = 0.125,
     questions: Annotated[int, typer.Option(help="How many questions to ask.", min=1)] = 8,
@@ -52,7 +37,7 @@ Methods = Annotated[str, typer.Option(help="Methods side by side, with commas be
 Frames = Annotated[int, typer.Option(help="Of a clip with more frames, so many, evenly spread.", min=1)]
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def show(
     picture: Picture,
     question: Question,
@@ -76,7 +61,7 @@ def show(
     _tell(exhibit, out)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def report(
     picture: Picture,
     question: Question,
@@ -98,7 +83,7 @@ def report(
     _tell(exhibit, out)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def view(
     model: Model = "pocket",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -118,6 +103,21 @@ def view(
         serve(model, host, port)
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
+
+
+@app.command(rich_help_panel=LOOK)
+def methods() -> None:
+    """List the pruning methods: paper, stage, what they need, whether they merge, presets."""
+    from eadp.methods import NAMES
+    from eadp.methods.base import REGISTRY
+
+    table = Table("method", "paper", "stage", "needs", "merges", "presets")
+    for name in NAMES:
+        method = REGISTRY[name]
+        needs = ", ".join(sorted(method.needs)).replace("_", " ") or "–"
+        merges = "yes" if method.merges else "no"
+        table.add_row(name, method.citation, method.stage, needs, merges, "\n".join(method.presets) or "–")
+    console().print(table)
 
 
 def _looked_at(picture: Path, question: str, model: str, keep: str, method: str, frames: int) -> Exhibit:

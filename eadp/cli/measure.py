@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from eadp.cli.app import app, budgets, console, names
+from eadp.cli.app import MEASURE, app, budgets, console, names
 
 MODEL = "pocket, a checkpoint's name or folder, or random:llava-1.5-7b and the like: random weights, no download."
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def flops(
     model: Annotated[
         str, typer.Option(help="An architecture (llava-1.5-7b …) or a checkpoint's name or folder.")
@@ -37,7 +37,7 @@ def flops(
         raise typer.BadParameter(str(error)) from error
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def bench(
     model: Annotated[str, typer.Option(help=MODEL)] = "pocket",
     methods: Annotated[str, typer.Option(help="Methods, with commas; see `eadp methods`.")] = "eadp",
@@ -90,7 +90,7 @@ def bench(
     console().print("written: " + ", ".join(map(str, written)))
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def plan(
     model: Annotated[str, typer.Option(help="An architecture (llava-1.5-7b …) or a checkpoint.")] = "llava-1.5-7b",
     latency: Annotated[str | None, typer.Option(help="Prefill to reach, as a ratio to all tokens: 0.5x.")] = None,

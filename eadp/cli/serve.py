@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from eadp.cli.app import app, budgets, console
+from eadp.cli.app import SERVE, app, assignments, budgets, console
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(rich_help_panel=SERVE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="pocket, the folder of a checkpoint, or its name on the hub.")],
@@ -33,7 +32,7 @@ def serve(
 
     more = [*context.args, *(["--trust-request-mm-kwargs"] if trust else [])]
     try:
-        line = command.command(model, {"method": method, "keep": budgets(keep)[0], **_settings(setting or [])}, more)
+        line = command.command(model, {"method": method, "keep": budgets(keep)[0], **assignments(setting or [])}, more)
     except (OSError, ValueError, TypeError) as error:
         raise typer.BadParameter(str(error)) from error
     # Not through rich: the line must stay one line, and be good to copy.
@@ -46,17 +45,3 @@ def serve(
         console().print(str(error))
         raise typer.Exit(2) from error
     raise typer.Exit(command.run(line))
-
-
-def _settings(given: list[str]) -> dict[str, Any]:
-    """beta=3 → a number; allocation=uniform → a word."""
-    found = {}
-    for each in given:
-        name, equals, value = each.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"a setting is written name=value, got {each!r}")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = value
-    return found

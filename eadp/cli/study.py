@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eadp.cli.app import app, assignments, budgets, names, print_whole
+from eadp.cli.app import EVALUATE, app, assignments, budgets, names, print_whole
 from eadp.cli.evaluate import POCKET, with_progress
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 QUESTIONS = 500
 
 
-@app.command()
+@app.command(rich_help_panel=EVALUATE)
 def paper(
     model: Annotated[
         str, typer.Argument(help="A model (qwen2.5-vl-7b, Qwen/Qwen2.5-VL-7B-Instruct) or a table's label; or all.")
@@ -46,7 +46,7 @@ def paper(
             print_whole(layout.as_grid(each))
 
 
-@app.command()
+@app.command(rich_help_panel=EVALUATE)
 def sweep(
     suite: Annotated[
         str, typer.Argument(help="pocket, paper-llava, paper-qwen, paper-video, or the path of a suite's .json.")
@@ -144,7 +144,7 @@ def _one(found: list[int | float]) -> int | float:
     return found[0]
 
 
-@app.command()
+@app.command(rich_help_panel=EVALUATE)
 def compare(
     a: Annotated[str, typer.Argument(help="A folder of results, or FOLDER:WORDS of a run's name; a results.json too.")],
     b: Annotated[str, typer.Argument(help="The other one; :WORDS for another run of the same folder.")],
