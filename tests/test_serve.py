@@ -82,7 +82,7 @@ def test_methods_that_need_no_attention_can_be_served() -> None:
 
 @pytest.mark.parametrize(("layer", "read"), [(-2, 23), (22, 22), (-1, 24), ([-7, -2], 23)])
 def test_the_tower_s_attention_is_there_as_far_as_the_model_reads(layer: Any, read: int) -> None:
-    vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24)
+    vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24, num_attention_heads=16)
     config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=layer)
     settings = ServerSettings.of(config, "repack")
     assert settings.tower.read == read

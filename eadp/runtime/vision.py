@@ -46,7 +46,7 @@ class TowerWatch:
             yield recorded
             if silent := [layer for layer, calls in self._calls.items() if not calls]:
                 raise RuntimeError(f"the vision tower was run past its attention layers {silent}: nothing to go by")
-            recorded += [_side_by_side(self._calls[layer]) for layer in self.layers]
+            recorded += [side_by_side(self._calls[layer]) for layer in self.layers]
         finally:
             self._calls = None
 
@@ -69,7 +69,7 @@ def tower_layer(heads: Heads, layer: int, depth: int, has_cls: bool, wants_recei
     return TowerLayer(layer, depth, keys, cls, received)
 
 
-def _side_by_side(calls: list[TowerLayer]) -> TowerLayer:
+def side_by_side(calls: list[TowerLayer]) -> TowerLayer:
     """Towers that see several images in one sequence attend image by image, or window by window: one call each."""
     if len(calls) == 1:
         return calls[0]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
-from vllm.distributed import tensor_model_parallel_all_gather
 from vllm.tokenizers import cached_tokenizer_from_config
 
 from eadp.models.family import Family, Picture, Prompt, Seen, TowerLayer
 from eadp.models.guides import guide_for
-from eadp.runtime.probe import Heads
-from eadp.runtime.vision import tower_layer, with_attention
+from eadp.runtime.vision import with_attention
+from eadp.serve.attention import watching
 from eadp.serve.pruning import PruningModel
 
 TEXT_SIDE = ("text_model.", "text_projection.", "visual_projection.")
@@ -56,25 +53,12 @@ class ClipModel(PruningModel):
         model.config, model.name_or_path, model.vision_tower = self.config, self.eadp_place.model, tower
         return guide_for(model, cached_tokenizer_from_config(self.eadp_place), self.eadp_settings.guide)
 
-    def seen(self, pixels: Tensor, layers: Iterable[int]) -> TowerOutput:
+    def seen(self, pixels: Tensor, layers: Sequence[int]) -> TowerOutput:
         """crops×3×h×w through the tower. layers: those whose attention is wanted."""
-        watched: dict[int, TowerLayer] = {}
-        with ExitStack() as hooks:
-            for layer in set(layers):
-                attention = self.vision_tower.vision_model.encoder.layers[layer].self_attn
-                see = partial(self._see, watched, layer, attention.tp_size)
-                hooks.callback(attention.attn.register_forward_pre_hook(see).remove)
+        functions = [layer.self_attn.attn for layer in self.vision_tower.vision_model.encoder.layers]
+        with watching(functions, layers, self.eadp_settings.tower) as attention:
             states = self.vision_tower(pixels, feature_select_strategy="full")
-        return TowerOutput(states, [watched[layer] for layer in layers])
-
-    def _see(self, watched: dict[int, TowerLayer], layer: int, ranks: int, attn: Any, args: tuple[Any, ...]) -> None:
-        """Before an attention function runs. args: queries, keys, values, B×L×(heads·c), of this rank's heads."""
-        query, key = args[:2]
-        if ranks > 1:
-            query, key = tensor_model_parallel_all_gather(query), tensor_model_parallel_all_gather(key)
-        query, key = (each.unflatten(-1, (-1, attn.head_size)).transpose(1, 2) for each in (query, key))
-        depth = self.config.vision_config.num_hidden_layers
-        watched[layer] = tower_layer(Heads(query, key, attn.scale), layer, depth, has_cls=True, wants_received=True)
+        return TowerOutput(states, attention)
 
     def pictures(
         self, kind: type[Family], output: TowerOutput, lengths: list[int], parts: dict[str, Any], **arguments: Any

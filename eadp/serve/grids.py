@@ -11,7 +11,9 @@ from vllm.tokenizers import cached_tokenizer_from_config
 
 from eadp.models.family import Family, Prompt, Seen
 from eadp.models.guides import EmbeddingGuide
+from eadp.runtime.vision import with_attention
 from eadp.serve import mrope
+from eadp.serve.attention import watching
 from eadp.serve.features import Look
 from eadp.serve.processing import PruningProcessor
 from eadp.serve.pruning import Item, PruningModel
@@ -64,9 +66,13 @@ class GridModel(PruningModel):
 
     def look(self, items: Sequence[Item], layers: Sequence[int]) -> list[Look]:
         together = {name: torch.cat([item[name] for item in items]) for name in items[0]}
-        rows = self._process_image_input(self._parse_and_validate_image_input(**together))
-        seen = Seen("image", {"image_grid_thw": together["image_grid_thw"]}, (), [len(each) for each in rows])
-        pictures = self.family(self.kind).pictures(seen, None, Prompt(None, []))
+        functions = [block.attn.attn for block in self.visual.blocks]
+        with watching(functions, layers, self.eadp_settings.tower) as attention:
+            rows = self._process_image_input(self._parse_and_validate_image_input(**together))
+        lengths = [len(each) for each in rows]
+        seen = Seen("image", {"image_grid_thw": together["image_grid_thw"]}, (), lengths, attention)
+        family = self.family(self.kind)
+        pictures = with_attention(family, seen, None, family.pictures(seen, None, Prompt(None, [])))
         return [Look(picture, each, self.width) for picture, each in zip(pictures, rows, strict=True)]
 
     def finished(self, look: Look, slots: Tensor, rows: Tensor) -> Tensor:

@@ -34,8 +34,9 @@ class PruningProcessor(Stock):
 
     def __init__(self, info: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(info, *args, **kwargs)
-        self._server = ServerSettings.of(info.get_hf_config(), self.positions)
-        if KEY in (info.ctx.get_mm_config().mm_processor_kwargs or {}):
+        mm_config = info.ctx.get_mm_config()
+        self._server = ServerSettings.of(info.get_hf_config(), self.positions, shows_attention(mm_config))
+        if KEY in (mm_config.mm_processor_kwargs or {}):
             raise ValueError(f"settings for the whole server belong into --hf-overrides '{{\"{KEY}\": {{…}}}}'")
 
     def apply(self, inputs: Any, timing_ctx: Any) -> Any:
@@ -109,6 +110,11 @@ class PruningProcessor(Stock):
     def _newlines(self, mm_items: Any, index: int) -> int:
         """How many of an image's placeholders are for newlines, which always stay."""
         return 0
+
+
+def shows_attention(mm_config: Any) -> bool:
+    """Not where ranks share the images out, so that each sees only some."""
+    return mm_config.mm_encoder_tp_mode != "data"
 
 
 def _parted(kwargs: Mapping[str, object]) -> tuple[Request, dict[str, object]]:

@@ -18,7 +18,7 @@ from eadp.runtime.choose import Chooser
 from eadp.runtime.vision import Extra
 from eadp.serve.features import Key, Look, LookCache
 from eadp.serve.metrics import Metrics
-from eadp.serve.processing import IMAGE, REQUEST, PruningProcessor
+from eadp.serve.processing import IMAGE, REQUEST, PruningProcessor, shows_attention
 from eadp.serve.request import Request, ServerSettings
 from eadp.serve.stock import Stock
 
@@ -35,7 +35,8 @@ class PruningModel(Stock):
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
-        self.eadp_settings = ServerSettings.of(self.config, self.processor.positions)
+        shows = shows_attention(vllm_config.model_config.multimodal_config)
+        self.eadp_settings = ServerSettings.of(self.config, self.processor.positions, shows)
         self.eadp_looks = LookCache(self.eadp_settings.cache_mib << 20)
         self.eadp_metrics = Metrics()
         self.eadp_guide: Any = None

@@ -85,8 +85,8 @@ class ServerSettings:
     cache_mib: int = 256
 
     @classmethod
-    def of(cls, config: Any, positions: str) -> ServerSettings:
-        """From a model's configuration, after the overrides."""
+    def of(cls, config: Any, positions: str, shows_attention: bool = True) -> ServerSettings:
+        """From a model's configuration, after the overrides. shows_attention: every rank sees every image."""
         given = getattr(config, KEY, None)
         if not isinstance(given, Mapping):
             raise ValueError(
@@ -97,7 +97,7 @@ class ServerSettings:
         server = {name: settings.pop(name) for name in ("guide", "cache_mib") if name in settings}
         if isinstance(room := server.get("cache_mib", 0), bool) or not isinstance(room, int) or room < 0:
             raise ValueError(f"cache_mib must be a whole number of MiB, 0 for no cache, got {room!r}")
-        found = cls({"method": "eadp", **settings}, positions, Tower.of(config), **server)
+        found = cls({"method": "eadp", **settings}, positions, Tower.of(config) if shows_attention else None, **server)
         found.request(None)  # so that a mistake is told at the start, not to the first client
         return found
 
@@ -173,19 +173,23 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class Tower:
-    """A CLIP tower of `depth` layers, of which the model runs the first `read`."""
+    """A vision tower of `depth` layers, of which the model runs the first `read`."""
 
     family: str
+    heads: int
     depth: int
     read: int
+    has_cls: bool = False
 
     @classmethod
     def of(cls, config: Any) -> Tower | None:
-        """From a model's configuration; None for towers of other kinds."""
+        """From a model's configuration; None for towers of unknown kinds."""
         vision: Any = getattr(config, "vision_config", None)
-        if getattr(vision, "model_type", None) != "clip_vision_model":
-            return None
-        depth, layers = vision.num_hidden_layers, config.vision_feature_layer
-        # Counted as hidden states are: the first of depth + 1 is what goes into the first layer.
-        read = max(layer % (depth + 1) for layer in ([layers] if isinstance(layers, int) else layers))
-        return cls(config.model_type, depth, read)
+        if getattr(vision, "model_type", None) == "clip_vision_model":
+            depth, layers = vision.num_hidden_layers, config.vision_feature_layer
+            # Counted as hidden states are: the first of depth + 1 is what goes into the first layer.
+            read = max(layer % (depth + 1) for layer in ([layers] if isinstance(layers, int) else layers))
+            return cls(config.model_type, vision.num_attention_heads, depth, read, has_cls=True)
+        if hasattr(vision, "spatial_merge_size"):
+            return cls(config.model_type, vision.num_heads, vision.depth, vision.depth)
+        return None
