@@ -13,7 +13,7 @@ from vllm.distributed import tensor_model_parallel_all_gather
 from eadp.models.family import TowerLayer
 from eadp.runtime.probe import Heads
 from eadp.runtime.vision import side_by_side, tower_layer
-from eadp.serve.request import Tower
+from eadp.serve.tower import Tower
 
 
 @contextmanager

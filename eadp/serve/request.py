@@ -17,6 +17,7 @@ from torch import Tensor
 
 from eadp.methods import NAMES, Method, make
 from eadp.methods.base import REGISTRY
+from eadp.serve.tower import Tower
 
 KEY = "eadp"
 """The name of our settings, in a server's overrides and in a request's `mm_processor_kwargs`."""
@@ -169,27 +170,3 @@ class ServerSettings:
         if method is None or self.tower is None or "vision_attention" not in method.needs:
             return ()
         return method.vision_layers(self.tower.depth, self.tower.family)
-
-
-@dataclass(frozen=True)
-class Tower:
-    """A vision tower of `depth` layers, of which the model runs the first `read`."""
-
-    family: str
-    heads: int
-    depth: int
-    read: int
-    has_cls: bool = False
-
-    @classmethod
-    def of(cls, config: Any) -> Tower | None:
-        """From a model's configuration; None for towers of unknown kinds."""
-        vision: Any = getattr(config, "vision_config", None)
-        if getattr(vision, "model_type", None) == "clip_vision_model":
-            depth, layers = vision.num_hidden_layers, config.vision_feature_layer
-            # Counted as hidden states are: the first of depth + 1 is what goes into the first layer.
-            read = max(layer % (depth + 1) for layer in ([layers] if isinstance(layers, int) else layers))
-            return cls(config.model_type, vision.num_attention_heads, depth, read, has_cls=True)
-        if hasattr(vision, "spatial_merge_size"):
-            return cls(config.model_type, vision.num_heads, vision.depth, vision.depth)
-        return None
