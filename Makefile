@@ -18,7 +18,7 @@ export HF_HUB_OFFLINE := 1
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-pocket: $(READY) ## Train the pocket model from nothing: up to three hours on two cores, resumes
+pocket: $(READY) ## Train the pocket model from nothing: some 90 minutes on two cores, resumes
 	$(BIN)/python -m eadp.pocket.train
 
 demo: $(READY) ## Ask the pocket model with all tokens and with few, write a picture
