@@ -7,6 +7,7 @@ tensors that torch really keeps.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -101,8 +102,6 @@ def available(device: torch.device) -> int:
     """Bytes that can be had now: of the GPU, or of the machine within the limits of its container."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    import os
-
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if (info := Path("/proc/meminfo")).exists():
         free = int(next(line for line in info.read_text().splitlines() if "MemAvailable" in line).split()[1]) * 1024

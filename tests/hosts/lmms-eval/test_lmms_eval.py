@@ -17,6 +17,7 @@ from kill import kill_after, run
 from scenes import asked_directly
 
 from eadp.evaluate.journal import Journal
+from eadp.evaluate.lmms import Eadp
 
 TOTAL = 16
 NAMES = (tasks.POPE, tasks.CHOICE)
@@ -169,3 +170,9 @@ def test_killed_at_random_points_it_goes_on_to_the_same_table(harness: Harness, 
     assert [resumed.answers(task) for task in NAMES] == [runs["eadp"].answers(task) for task in NAMES]
     assert resumed.side["answered_now"] == 2 * TOTAL - len(kept)
     assert Journal.read(journal)[1][: len(kept)] == kept
+
+
+@pytest.mark.parametrize("kind", ["loglikelihood", "generate_until_multi_round"])
+def test_tasks_of_other_kinds_are_refused_with_a_sentence(kind: str) -> None:
+    with pytest.raises(NotImplementedError, match="output_type generate_until"):
+        getattr(Eadp.__new__(Eadp), kind)([])
