@@ -48,8 +48,8 @@ def _positions(model: Any, inputs: dict[str, Tensor], keep: Tensor, positions: s
     count = torch.arange(int(keep.sum()))[None]
     ids = torch.arange(keep.shape[1])[None]
     if not hasattr(model.base_model, "get_rope_index"):
-        return count if positions == "repack" else ids[keep][None]
-    if positions == "repack":
+        return count if positions == "renumber" else ids[keep][None]
+    if positions == "renumber":
         return count.expand(4, 1, -1)
     grids = {name: inputs[name] for name in ("image_grid_thw", "video_grid_thw") if name in inputs}
     coordinates, _ = model.base_model.get_rope_index(

@@ -13,7 +13,7 @@ import eadp
 from eadp.methods import Method
 
 choices = pytest.mark.parametrize("method", [EverySecond(), Ragged()], ids=["half", "ragged"])
-positions = pytest.mark.parametrize("positions", ["keep", "repack"])
+positions = pytest.mark.parametrize("positions", ["keep", "renumber"])
 
 
 @every_prompt

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import eadp
 from eadp.runtime import before, ledger
-from eadp.runtime.positions import repacked
+from eadp.runtime.positions import renumbered
 
 LLAVA = IMAGES["llava"]
 
@@ -40,11 +40,11 @@ def test_control_without_mask_translation(family: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen3_vl"])
-def test_control_without_the_shift_of_repacked_positions(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_without_the_shift_of_renumbered_positions(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
-    assert not broken(model, inputs, positions="repack")
-    monkeypatch.setattr(before, "repacked", lambda *args, **kwargs: (repacked(*args, **kwargs)[0], None))
-    assert broken(model, inputs, positions="repack")
+    assert not broken(model, inputs, positions="renumber")
+    monkeypatch.setattr(before, "renumbered", lambda *args, **kwargs: (renumbered(*args, **kwargs)[0], None))
+    assert broken(model, inputs, positions="renumber")
 
 
 def test_control_with_physical_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +109,6 @@ def test_a_decode_step_waits_no_more_than_the_stock_model_does(family: str, rows
         return waited.count
 
     stock = waits()
-    for positions in ("keep", "repack"):
+    for positions in ("keep", "renumber"):
         with eadp.attach(model, method=EverySecond(), positions=positions):
             assert waits() <= stock

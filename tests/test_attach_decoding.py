@@ -28,7 +28,7 @@ def generate(family: str, inputs: dict[str, Any], **settings: Any) -> Tensor:
 
 
 @every_family
-@pytest.mark.parametrize("positions", ["keep", "repack"])
+@pytest.mark.parametrize("positions", ["keep", "renumber"])
 def test_beams(family: str, positions: str) -> None:
     inputs = tiny.inputs(family, IMAGES[family])
     with pruning(family, positions=positions) as pruned:
@@ -74,7 +74,7 @@ def test_streaming(family: str) -> None:
 @every_family
 def test_static_cache(family: str) -> None:
     inputs = tiny.inputs(family, IMAGES[family])
-    for positions in ("keep", "repack"):
+    for positions in ("keep", "renumber"):
         with pruning(family, positions=positions):
             _, dynamic = answers(tiny.model(family), **inputs)
             _, static = answers(tiny.model(family), **inputs, cache_implementation="static", disable_compile=True)
@@ -116,7 +116,7 @@ def test_text_only_prompts_are_left_alone(family: str) -> None:
 
 
 @every_family
-@pytest.mark.parametrize("positions", ["keep", "repack"])
+@pytest.mark.parametrize("positions", ["keep", "renumber"])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_second_turn_on_the_same_cache(family: str, positions: str, rows: int) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:rows])
@@ -148,7 +148,7 @@ def test_second_turn_on_a_static_cache(family: str) -> None:
     logits = []
     for cache in (hf.DynamicCache(config=model.config), hf.StaticCache(config=model.config, max_cache_len=128)):
         alone = tiny.inputs(family, IMAGES[family][:1])
-        with pruning(family, positions="repack"):
+        with pruning(family, positions="renumber"):
             model.generate(**alone, max_new_tokens=1, past_key_values=cache, disable_compile=True)
             ids = torch.cat([alone["input_ids"], torch.tensor([[40, 41, 42]])], dim=1)
             more = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "past_key_values": cache}
@@ -163,7 +163,7 @@ def test_second_turn_on_a_static_cache(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision"])
-@pytest.mark.parametrize("positions", ["keep", "repack"])
+@pytest.mark.parametrize("positions", ["keep", "renumber"])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_second_image_on_the_same_cache(family: str, positions: str, rows: int) -> None:
     model, sizes = tiny.model(family), [size[:1] for size in IMAGES[family][:rows]]

@@ -130,8 +130,8 @@ def test_published_presets_bring_their_positions() -> None:
     inputs = prompt("qwen2_5_vl", [noise(40, 60)])
     method = eadp.EADP.published(8, "qwen2_5_vl", padded_text=False)
     logits = {}
-    for positions in (None, "repack", "keep"):
+    for positions in (None, "renumber", "keep"):
         with eadp.attach(model, processor, method=method, positions=positions):
             logits[positions] = answers(model, **inputs)[1]
-    assert torch.equal(logits[None], logits["repack"])
+    assert torch.equal(logits[None], logits["renumber"])
     assert not torch.allclose(logits[None], logits["keep"], atol=1e-2)

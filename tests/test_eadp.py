@@ -177,7 +177,7 @@ def test_the_published_preset_counts_padding_as_words(family):
     tokens, text = scene(((4, 4), (4, 4)))
     method = EADP.published(8, family)
     assert method.padded_text
-    assert method.positions == "repack"
+    assert method.positions == "renumber"
     with_padding = dataclasses.replace(text, tokens=torch.cat([text.tokens, text.padding]))
     same = dataclasses.replace(method, padded_text=False).select(tokens, with_padding)
     assert method.select(tokens, text).order.tolist() == same.order.tolist()
@@ -208,7 +208,7 @@ def test_methods_are_found_by_name():
         ({"keep": 4, "dispersion": "x"}, ValueError, "known: entropy"),
         ({"keep": 4, "aggregation": "x"}, ValueError, "known: neg_entropy"),
         ({"keep": 4, "backend": "x"}, ValueError, "known: auto"),
-        ({"keep": 4, "positions": "x"}, ValueError, "known: keep, repack"),
+        ({"keep": 4, "positions": "x"}, ValueError, "known: keep, renumber"),
     ],
 )
 def test_bad_settings_fail_before_anything_is_computed(settings, error, message):

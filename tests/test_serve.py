@@ -23,7 +23,7 @@ from eadp.serve.request import Request, ServerSettings
 
 def server(**settings: Any) -> ServerSettings:
     """Of a LLaVA."""
-    return ServerSettings.of(SimpleNamespace(eadp=settings), "repack")
+    return ServerSettings.of(SimpleNamespace(eadp=settings), "renumber")
 
 
 def test_a_request_reads_back_from_what_travels_to_the_workers() -> None:
@@ -60,7 +60,7 @@ def test_an_image_with_no_more_tokens_than_asked_for_stays_whole() -> None:
         ({"keep": 0}, "at least 1"),
         ({"keep": 64, "method": "visionzip"}, "visionzip cannot be served with this model; these can: cdpruner"),
         ({"keep": 64, "exact": False}, "must know how many tokens stay"),
-        ({"keep": 64, "positions": "keep"}, 'only "repack"'),
+        ({"keep": 64, "positions": "keep"}, 'only "renumber"'),
         ({"keep": 64, "cache_mib": -1}, "cache_mib must be a whole number"),
         ({"keep": 64, "guide": "none"}, "reads the question"),
         ({"keep": 64, "colour": 1}, "eadp has no setting colour"),
@@ -84,7 +84,7 @@ def test_methods_that_need_no_attention_can_be_served() -> None:
 def test_the_tower_s_attention_is_there_as_far_as_the_model_reads(layer: Any, read: int) -> None:
     vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24, num_attention_heads=16)
     config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=layer)
-    settings = ServerSettings.of(config, "repack")
+    settings = ServerSettings.of(config, "renumber")
     assert settings.tower.read == read
     assert {"visionzip", "hiprune", "prumerge"} < set(settings.servable)
     assert settings.watched(settings.request({"method": "prumerge", "layer": 3}).method) == (3,)

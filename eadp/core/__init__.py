@@ -11,7 +11,18 @@ from eadp.core.ranking import outliers, ranked
 from eadp.core.relevance import AGGREGATIONS, DISPERSIONS, relevance
 from eadp.core.similarity import DENSE_LIMIT, CosineRows, similarity_within, token_similarity
 from eadp.core.smoothing import polarize, smooth
-from eadp.core.types import Box, Grid, Layout, Relevance, Selection, TextGuide, TowerAttention, VisualTokens
+from eadp.core.types import (
+    Box,
+    Grid,
+    Layout,
+    MergeSpace,
+    Relevance,
+    Selection,
+    TextGuide,
+    TextLayout,
+    TowerAttention,
+    VisualTokens,
+)
 
 __all__ = [
     "AGGREGATIONS",
@@ -22,10 +33,12 @@ __all__ = [
     "FacilityLocation",
     "Grid",
     "Layout",
+    "MergeSpace",
     "Picks",
     "Relevance",
     "Selection",
     "TextGuide",
+    "TextLayout",
     "TowerAttention",
     "VisualTokens",
     "alike",

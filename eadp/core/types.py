@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +23,19 @@ Box = tuple[float, float, float, float]
 
 Layout = tuple[int, int] | Sequence[Box]
 """Where the local crops lie on the whole image: a regular (rows, columns), or one box a crop."""
+
+
+TextLayout = Literal["words", "slots", "truncated"]
+"""How a text encoder of fixed length L (CLIP, SigLIP) is to be given the question.
+
+words:     its own tokens; one longer than L is cut at word ends into segments, each with its own BOS and EOS.
+slots:     tokenised whole, filled up with id 0 to a multiple of L and cut every L; every slot counts as a word, BOS,
+           EOS and filling too. So do the releases of EADP and CDPruner.
+truncated: its first L slots, the rest is dropped. So does the release of TRIM.
+"""
+
+MergeSpace = Literal["features", "tower"]
+"""Where tokens are merged: behind the model's projector, or before it, so that it projects the merged rows."""
 
 
 class OnGrids(Protocol):
@@ -67,8 +80,14 @@ class VisualTokens:
     grids:    (rows, columns) of each block; their areas add up to N.
     layout:   where the local crops (blocks 1, 2, …) lie on block 0, for `global_guided` allocation.
     attention: what the vision tower's layers attended to, those that the method asked for and in its order.
-    extra:    E×d_v, tokens beside those, as the language model would receive them: the CLS token of each block, or the
-              blocks at a lower resolution, with these grids in `extra_grids`.
+    tower:    N×w, the same tokens as the vision tower gives them, before the model's projector; only for methods that
+              merge there, and only on models whose projector takes any such row by itself.
+    tower_cls: blocks×w, the CLS token of each block, likewise; None where the tower has none.
+    sequence: N, the rank of each token in the order in which the language model gets them (the joined crops of
+              LLaVA-NeXT are read row by row); None: as they lie here.
+    newlines: R×d_v, the newline tokens between the image's rows, for methods that choose among those too.
+    extra:    E×d_v, the blocks seen at a lower resolution, as the language model would receive them, with these grids
+              in `extra_grids`.
     """
 
     features: Tensor
@@ -76,6 +95,10 @@ class VisualTokens:
     grids: Sequence[Grid]
     layout: Layout | None = None
     attention: Sequence[TowerAttention] = ()
+    tower: Tensor | None = None
+    tower_cls: Tensor | None = None
+    sequence: Tensor | None = None
+    newlines: Tensor | None = None
     extra: Tensor | None = None
     extra_grids: Sequence[Grid] = ()
 
@@ -101,6 +124,10 @@ class VisualTokens:
         ends = list(accumulate(rows * columns for rows, columns in self.grids))
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
+    def in_sequence(self, indices: Tensor) -> Tensor:
+        """These tokens in the order in which the language model gets them."""
+        return indices.sort().values if self.sequence is None else indices[self.sequence[indices].argsort()]
+
     def quotas(self, indices: Tensor) -> tuple[int, ...]:
         """How many of these tokens each block has."""
         return tuple(int(((indices >= block.start) & (indices < block.stop)).sum()) for block in self.blocks)
@@ -111,19 +138,18 @@ class TextGuide:
     """The question in the space of `VisualTokens.aligned`.
 
     tokens:  M×c, one row for each of the instruction's own tokens; a list of them where the prompt was cut into
-             segments (CLIP takes 77 tokens at a time).
-    pooled:  c, one vector for the whole prompt; a list, one a segment.
+             segments (CLIP takes 77 tokens at a time). Where a method asks for slots instead of words (see
+             `TextLayout`), a row for each slot of the encoder's sequence: BOS, EOS and filling too.
+    pooled:  c, one vector for the whole prompt; a list, one per segment.
     words:   how each of the M tokens reads, over all segments.
     sign:    −1 where the encoder's raw maps light up the background (CLIP), +1 where they light up the object. It
              belongs to the encoder, not to the method.
-    padding: P×c, slots that carry no word (BOS, EOS, padding); a list, one a segment. Only the published preset asks.
     """
 
     tokens: Tensor | Sequence[Tensor] | None
     pooled: Tensor | Sequence[Tensor] | None
     words: Sequence[str] | None = None
     sign: float = -1.0
-    padding: Tensor | Sequence[Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -168,8 +194,13 @@ class Selection:
     bound:    no choice of as many tokens can have more coverage than this, for this very image and question.
     quotas:   how many tokens each block kept.
     scores:   N, what the method ranked the tokens by.
-    merge:    K×N where kept tokens absorb others: new row k = Σ_j merge[k, j] · feature j. None: rows as they were.
-              K×(N + E) where the E extra tokens are among them.
+    merge:    K×N where kept tokens absorb others: row k, in the order in which the language model gets them, is
+              Σ_j merge[k, j] · row j. None: rows as they were. K×(N + E) where the E extra tokens, or E CLS tokens,
+              are among them. `indices` are then the K places that the new rows fill.
+    merge_space: what `merge` weighs: `features`, or rows of the `tower`, which the model's projector takes afterwards.
+    rows:     K, which token each row stands for, in the order in which the language model gets them; −1 for one that
+              stands for none (a mean, CLS). None: `indices`, in the order of the sequence.
+    newlines: how many newline tokens of this image the language model gets beside those.
     per_layer: how many tokens each layer of the language model processes, where not all process the same.
     relevance, notes: how the method got there.
     """
@@ -184,12 +215,20 @@ class Selection:
     quotas: tuple[int, ...] = ()
     scores: Tensor | None = None
     merge: Tensor | None = None
+    merge_space: MergeSpace = "features"
+    rows: Tensor | None = None
+    newlines: int = 0
     per_layer: tuple[int, ...] = ()
     relevance: Relevance | None = None
     notes: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    @property
+    def sent(self) -> int:
+        """How many tokens of this image the language model gets: those that stay, and newlines."""
+        return len(self) + self.newlines
 
     @property
     def mask(self) -> Tensor:

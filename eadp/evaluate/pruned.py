@@ -24,7 +24,7 @@ from eadp.runtime import attach
 NONE = "none"
 """In place of a method: all tokens."""
 
-PLACING = ("positions", "budget_over", "keep_newlines")
+PLACING = ("positions", "budget_over", "newlines")
 """Options that belong to `attach`; all others are the method's."""
 
 LONGEST_ANSWER = 1024

@@ -14,11 +14,20 @@ for _module in iter_modules(__path__):
 NAMES: tuple[str, ...] = tuple(sorted(REGISTRY))
 
 
-def make(name: str, **settings: Any) -> Method:
-    """The method called `name` with these settings: `make("eadp", keep=64)`."""
+def make(name: str, *, preset: str | None = None, family: str | None = None, **settings: Any) -> Method:
+    """The method called `name` with these settings: `make("eadp", keep=64)`.
+
+    preset: a named set of settings, over which `settings` win: `make("eadp", preset="published", family="llava",
+            keep=64)`. family: the `model_type` of the model that it is for.
+    """
     if name not in REGISTRY:
         raise ValueError(f"unknown method {name!r}; known: {', '.join(NAMES)}")
-    return REGISTRY[name](**settings)
+    method = REGISTRY[name]
+    if preset is None:
+        return method(**settings)
+    if family is None:
+        raise ValueError(f"preset {preset!r} depends on the model: give family=, such as 'llava' or 'qwen2_5_vl'")
+    return method(**{**method.preset(preset, family), **settings})
 
 
 __all__ = ["NAMES", "Method", "make"]

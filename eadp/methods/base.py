@@ -5,12 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from eadp.core import Grid, Selection, TextGuide, VisualTokens
+from eadp.core import Grid, Selection, TextGuide, TextLayout, VisualTokens
 
 Stage = Literal["before", "inside"]
-Need = Literal["text", "vision_attention", "language_attention", "pixels"]
+Need = Literal["text", "vision_attention", "tower_rows", "language_attention", "pixels"]
+
+Positions = Literal["keep", "renumber"]
+"""Kept tokens keep their positions (and coordinates), or are renumbered without gaps."""
+
+Newlines = Literal["none", "kept rows", "all", "chosen"]
+"""Which newline tokens of an image stay: none, those of rows with a kept token, all, or those that the method chose."""
 
 REGISTRY: dict[str, type[Method]] = {}
 
@@ -30,6 +36,10 @@ class Method(ABC):
     merges: ClassVar[bool] = False
     by_cls: ClassVar[bool] = False
     """Goes by what the vision tower's CLS token attends to, where it has one: then only that row is computed."""
+    positions: ClassVar[Positions] = "renumber"
+    """What the method's release does with the positions of kept tokens. `attach(positions=…)` overrides it."""
+    newlines: ClassVar[Newlines] = "none"
+    """Which newlines its release keeps. `attach(newlines=…)` overrides it."""
     presets: ClassVar[tuple[str, ...]] = ()
     """Settings that its paper or its facts name, in words."""
 
@@ -55,10 +65,24 @@ class Method(ABC):
         if self.keep is None:
             raise ValueError(f"{self.name} needs keep= (a count such as 128, or a share such as 0.25)")
         if isinstance(self.keep, float):
-            return max(1, int(self.keep * total + 0.5))
+            return max(1, round(self.keep * total))
         if self.keep > total:
             raise ValueError(f"keep={self.keep} is more than the {total} tokens there are")
         return self.keep
+
+    def positions_on(self, family: str) -> Positions:
+        """`positions`, where the release has another way with some models. family: the model's `model_type`."""
+        return self.positions
+
+    @property
+    def text_layout(self) -> TextLayout:
+        """How a text encoder of fixed length is to be given the question."""
+        return "words"
+
+    @classmethod
+    def preset(cls, name: str, family: str) -> dict[str, Any]:
+        """The settings of a named preset on this family of models (its `model_type`)."""
+        raise ValueError(f"{cls.name} has no preset {name!r}: its defaults are its release's")
 
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
         """The layers of a vision tower of this depth, counted from 0, whose attention `select` wants in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, cast, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from eadp.core import (
     Relevance,
     Selection,
     TextGuide,
+    TextLayout,
     VisualTokens,
     allocate,
     checks,
@@ -37,7 +38,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 """What the authors' released code sets, by model family."""
 
-PUBLISHED_EVERYWHERE: dict[str, Any] = {"exact": False, "padded_text": True, "positions": "repack"}
+PUBLISHED_EVERYWHERE: dict[str, Any] = {"exact": False, "words": "slots"}
 """What it does in every family and the paper does not say. (On Qwen3-VL it drops DeepStack features too: we do not.)"""
 
 
@@ -80,10 +81,8 @@ class EADP(Method):
     """How crops or frames share the budget: importance (paper, supplement), global_guided (its ablation), uniform."""
     exact: bool = True
     """Quotas add up to the budget. The paper's floors may leave tokens over: False."""
-    padded_text: bool = False
-    """Count the guide's slots without a word (BOS, EOS, padding) as words, as the published code does."""
-    positions: str = "keep"
-    """Kept tokens keep their places in the sequence, or are renumbered ("repack"), as the published code does."""
+    words: TextLayout = "words"
+    """What counts as a word: the instruction's own tokens (paper), or every slot of the text encoder (release)."""
     backend: str = "auto"
     """Solver of the selection: auto, numba, torch, rows."""
     matrix_limit: int = DENSE_LIMIT
@@ -102,7 +101,7 @@ class EADP(Method):
         check_beta(self.beta)
         checks.known("allocation rule", self.allocation, RULES)
         checks.known("backend", self.backend, BACKENDS)
-        checks.known("positions", self.positions, ("keep", "repack"))
+        checks.known("words", self.words, get_args(TextLayout))
 
     @classmethod
     def paper(cls, keep: int | float, **settings: Any) -> EADP:
@@ -114,6 +113,10 @@ class EADP(Method):
         """As the authors' released code does it for this model family."""
         checks.known("family", family, PUBLISHED)
         return cls(keep=keep, **{**PUBLISHED_EVERYWHERE, **PUBLISHED[family], **settings})
+
+    @property
+    def text_layout(self) -> TextLayout:
+        return self.words
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         limit = None if self.keep is None else self.count(len(tokens))
@@ -149,7 +152,7 @@ class EADP(Method):
             raise ValueError("EADP needs `aligned`: the visual tokens in the space of the text")
         relevant = relevance(
             tokens.aligned,
-            _with_padding(text) if self.padded_text else text.tokens,
+            text.tokens,
             text.pooled,
             mu=self.mu,
             q=self.q,
@@ -161,13 +164,5 @@ class EADP(Method):
         )
         maps = zip(tokens.blocks, tokens.grids, strict=True)
         smoothed = torch.cat([smooth(relevant.score[block], grid, self.smoothing, self.sigma) for block, grid in maps])
-        words = None if text.words is None or self.padded_text else tuple(text.words)
+        words = None if text.words is None else tuple(text.words)
         return replace(relevant, smoothed=smoothed, polarized=polarize(smoothed, self.beta), words=words)
-
-
-def _with_padding(text: TextGuide) -> list[Tensor]:
-    """Each segment's words, then its slots without a word."""
-    if text.tokens is None or text.padding is None:
-        raise ValueError("padded_text counts the guide's empty slots as words: the TextGuide must carry `padding`")
-    tokens, padding = ([part] if isinstance(part, Tensor) else list(part) for part in (text.tokens, text.padding))
-    return [torch.cat([words, empty]) for words, empty in zip(tokens, padding, strict=True)]

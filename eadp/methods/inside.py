@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Protocol, get_args
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens, checks, ranked
-from eadp.methods.base import Method, Stage
+from eadp.methods.base import Method, Newlines, Positions, Stage
 
 Budget = Literal["after_prune", "layer_mean"]
 Attends = Literal["previous", "next"]
@@ -74,6 +74,8 @@ class InsideMethod(Method):
     """
 
     stage: ClassVar[Stage] = "inside"
+    positions: ClassVar[Positions] = "keep"
+    newlines: ClassVar[Newlines] = "kept rows"
     attends: ClassVar[Attends] = "previous"
     """Whose queries and keys the view shows: those of the layer just before the cut, or of the one just behind it."""
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eadp.core.types import Box, Grid, Layout, TowerAttention
+from eadp.models.overrides import Overrides
 from eadp.models.views import block_views, flat_crops
 
 Arrange = Callable[[Tensor], Tensor]
@@ -53,6 +54,11 @@ class Picture:
 
     def __len__(self) -> int:
         return len(self.slots)
+
+    @property
+    def newline_slots(self) -> Tensor:
+        """The slots of its newlines, sorted."""
+        return self.newlines[self.newlines >= 0].unique()
 
     @classmethod
     def plain(cls, grids: Sequence[Grid], **where: Any) -> Picture:
@@ -181,6 +187,10 @@ class Family(ABC):
         """What the model itself makes of pixels, seen by none of our hooks."""
         kind: Any = type(self.base)
         return kind.get_image_features(self.base, pixels, return_dict=True, **asked)
+
+    def keep_padding(self, overrides: Overrides, processor: Any) -> None:
+        """Make model and processor keep the tokens of padding that the model would crop away, where it does."""
+        raise ValueError(f"{self.config.model_type} crops no padding away, so that unpad=False has nothing to change")
 
     def token_id(self, modality: str) -> int:
         return getattr(self.config, f"{modality}_token_id")

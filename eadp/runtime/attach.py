@@ -11,19 +11,22 @@ from torch import Tensor, nn
 
 from eadp.core import Selection
 from eadp.methods import Method, make
+from eadp.methods.base import Newlines, Positions
 from eadp.methods.inside import InsideMethod
 from eadp.models import Family, Picture, family_of
 from eadp.runtime.before import BeforeLanguageModel
 from eadp.runtime.choose import BudgetOver, Chooser
 from eadp.runtime.hooks import MARK, Hooks
 from eadp.runtime.inside import Everything, InsideLanguageModel
-from eadp.runtime.positions import Positions
 from eadp.runtime.sight import Sight
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
 
 Question = str | Callable[[Tensor], str]
+
+GATHERED = {"text", "vision_attention", "tower_rows", "pixels"}
+"""What a method before the language model may need."""
 
 
 def attach(
@@ -33,11 +36,13 @@ def attach(
     method: str | Method | Sequence[Method] = "eadp",
     keep: int | float | None = None,
     coverage: float | None = None,
+    preset: str | None = None,
     guide: Guide | str | None = None,
     question: Question | None = None,
     positions: Positions | None = None,
     budget_over: BudgetOver = "image",
-    keep_newlines: bool = False,
+    newlines: Newlines | None = None,
+    unpad: bool = True,
     **settings: Any,
 ) -> Pruned:
     """Prune the visual tokens of `model` until the returned object is detached.
@@ -52,37 +57,46 @@ def attach(
     method:      a method's name, or a method. keep, coverage and further settings are the method's, and win over those
                  that a given method already has. Or two methods, one before the language model and one inside it.
     keep:        a count (64), or a share of each image's tokens (0.25). An image with no more tokens stays whole.
+    preset:      a named set of the method's settings for this model: "paper" or "published" of EADP.
     guide:       brings text to the visual tokens; or the checkpoint (name or path) of the encoder to take for it.
     question:    what the prompt asks, or a function of its ids; default: the text of the last user turn.
-    positions:   "keep" each token's own position and coordinates, or "repack" without gaps. Default: the method's way.
+    positions:   "keep" each token's own position and coordinates, or "renumber" without gaps, inside the language model
+                 too. Default: what the model's configuration asks for (`eadp_positions`), else the method's release.
     budget_over: "image": a budget for each image or clip; "prompt": one over all that a prompt has.
-    keep_newlines: also keep the newline tokens of rows of which no token stayed. Newlines never count as tokens.
+    newlines:    which newline tokens stay: "none", those of "kept rows", or "all". Default: as the method's release.
+                 They come on top of `keep`; `Selection.sent` counts them.
+    unpad:       False keeps what LLaVA-NeXT crops away of its padded crops, in the model and in the processor, so that
+                 every crop has all its tokens, as in the releases of EADP and CDPruner.
     """
     given = {name: value for name, value in {"keep": keep, "coverage": coverage}.items() if value is not None}
-    before, inside = _chain(method, given | settings)
+    family = family_of(model)
+    before, inside = _chain(method, given | settings, preset, family.config.model_type)
     if budget_over not in get_args(BudgetOver):
         raise ValueError(f'budget_over must be "image" or "prompt", got {budget_over!r}')
-    where: Positions = positions if positions is not None else getattr(before, "positions", "keep")
-    if where not in get_args(Positions):
-        raise ValueError(f'positions must be "keep" or "repack", got {where!r}')
+    for what, value, known in (("positions", positions, Positions), ("newlines", newlines, Newlines)):
+        if value is not None and value not in get_args(known):
+            raise ValueError(f"{what} must be one of {', '.join(get_args(known))}, got {value!r}")
+    if positions is None:
+        positions = getattr(family.config, "eadp_positions", None)
     if before is not None and before.stage != "before":
         raise ValueError(f"{before.name} is to prune inside the language model, so it must be an InsideMethod")
-    if before is not None and (more := sorted(before.needs - {"text", "vision_attention", "pixels"})):
+    if before is not None and (more := sorted(before.needs - GATHERED)):
         raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
-    family = family_of(model)
     if MARK in vars(family.base):
         raise RuntimeError("this model is pruned already; detach it first")
     text = _guide(model, processor, guide, before) if before is not None and "text" in before.needs else None
-    return Pruned(model, family, before, inside, text, processor, question, where, budget_over, keep_newlines)
+    return Pruned(model, family, before, inside, text, processor, question, positions, budget_over, newlines, unpad)
 
 
 def _chain(
-    method: str | Method | Sequence[Method], settings: dict[str, Any]
+    method: str | Method | Sequence[Method], settings: dict[str, Any], preset: str | None, family: str
 ) -> tuple[Method | None, InsideMethod | None]:
     """The method before the language model, and the one inside it."""
     if isinstance(method, str | Method):
-        method = _method(method, settings)
+        method = _method(method, settings, preset, family)
         return (None, method) if isinstance(method, InsideMethod) else (method, None)
+    if preset is not None:
+        raise TypeError("a preset is for one method named by its name, not for a list of methods")
     if settings:
         raise TypeError(f"give {', '.join(settings)} to the methods of the list, not to attach")
     if len(method) != 2 or isinstance(method[0], InsideMethod) or not isinstance(method[1], InsideMethod):
@@ -93,9 +107,11 @@ def _chain(
     return method[0], method[1]
 
 
-def _method(method: str | Method, settings: dict[str, Any]) -> Method:
+def _method(method: str | Method, settings: dict[str, Any], preset: str | None, family: str) -> Method:
     if isinstance(method, str):
-        return make(method, **settings)
+        return make(method, preset=preset, family=family, **settings)
+    if preset is not None:
+        raise TypeError(f"a preset goes with a method's name: method={method.name!r}, preset={preset!r}")
     known = {each.name for each in fields(method) if each.init}
     if unknown := sorted(set(settings) - known):
         raise TypeError(f"{method.name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
@@ -124,9 +140,10 @@ class Pruned:
         guide: Guide | None,
         processor: Any,
         question: Question | None,
-        positions: Positions,
+        positions: Positions | None,
         budget_over: BudgetOver,
-        keep_newlines: bool,
+        newlines: Newlines | None,
+        unpad: bool,
     ) -> None:
         self.family = family
         self.methods = tuple(method for method in (before, inside) if method is not None)
@@ -136,10 +153,16 @@ class Pruned:
         self._question = question
         self._asked: Sequence[str] | str | None = None
         self._hooks = Hooks()
-        chooser = Chooser(before or Everything(), guide, budget_over, keep_newlines)
-        cutting = None if inside is None else InsideLanguageModel(model, family, inside, chooser)
+        if not unpad:
+            family.keep_padding(self._hooks, processor)
+        kind = family.config.model_type
+        chooser = Chooser(before or Everything(), guide, budget_over, None if before is None else newlines)
+        cutting = None
+        if inside is not None:
+            cutting = InsideLanguageModel(model, family, inside, chooser, positions, newlines)
         sight = Sight(model, family, self._question_of, chooser.method)
-        self._pruning = BeforeLanguageModel(sight, chooser, positions, cutting)
+        where = positions or chooser.method.positions_on(kind)
+        self._pruning = BeforeLanguageModel(sight, chooser, where, cutting)
         self._pruning.install(self._hooks)
         self._hooks.override(family.base, MARK, True)
 

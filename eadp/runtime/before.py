@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from eadp.core import Selection, trace
+from eadp.methods.base import Positions
 from eadp.models.family import Picture
 from eadp.runtime.choose import Choice, Chooser
 from eadp.runtime.compact import Compaction
@@ -24,7 +25,7 @@ from eadp.runtime.ledger import Ledger, keep_ledger, ledger_of
 from eadp.runtime.masks import Mask, continued, prefilled, segment, settled
 from eadp.runtime.merge import deepstack, merged
 from eadp.runtime.passes import Prompted
-from eadp.runtime.positions import Positions, counting, logical, repacked
+from eadp.runtime.positions import counting, logical, renumbered
 from eadp.runtime.sight import Sight, View
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -143,8 +144,8 @@ class BeforeLanguageModel:
 
         ids = logical(kwargs.get("position_ids"), start + past.offset, rows, length, device)
         shift = past.shift
-        if self.positions == "repack":
-            turned, shift = repacked(ids, plan, past.shift, counted=kwargs.get("position_ids") is None)
+        if self.positions == "renumber":
+            turned, shift = renumbered(ids, plan, past.shift, counted=kwargs.get("position_ids") is None)
         else:
             turned = plan.columns(ids) if shift is None else plan.columns(ids) - shift.to(ids.device)[:, None]
         count = counting(plan, start, turned.device)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eadp.core import Relevance, Selection, TextGuide, VisualTokens, trace
 from eadp.methods import Method
+from eadp.methods.base import Newlines
 from eadp.models.family import Picture
 from eadp.runtime.merge import Merge
 from eadp.runtime.sight import Placed, View
@@ -46,11 +47,14 @@ class Choice:
 class Chooser:
     """Runs a method over the pictures of a batch."""
 
-    def __init__(self, method: Method, guide: Guide | None, budget_over: BudgetOver, keep_newlines: bool) -> None:
+    def __init__(
+        self, method: Method, guide: Guide | None, budget_over: BudgetOver, newlines: Newlines | None = None
+    ) -> None:
+        """newlines: which stay; None: those that the method's release keeps."""
         self.method = method
         self.guide = guide
         self.budget_over = budget_over
-        self.keep_newlines = keep_newlines
+        self.newlines: Newlines = newlines or method.newlines
 
     def choose(self, view: View, embeddings: Tensor) -> Choice:
         """embeddings: B×L×d, as the language model would receive them, before beams."""
@@ -61,18 +65,26 @@ class Chooser:
             row = group[0].row
             if self.guide is not None and row not in texts:
                 with trace.part("text guide"):
-                    texts[row] = _on(self.guide.encode(view.question(row)), embeddings.device)
+                    texts[row] = _on(self.encoded(self.guide, view.question(row)), embeddings.device)
+            pictures = [each.picture for each in group]
             columns = torch.cat([each.tokens for each in group])
             features = embeddings[row, columns.to(embeddings.device)]
-            selection, extra = self.select([each.picture for each in group], features, texts.get(row))
+            breaks = torch.cat([each.columns[each.picture.newline_slots] for each in group])
+            selection, extra = self.select(
+                pictures, features, texts.get(row), embeddings[row, breaks.to(features.device)]
+            )
             kept = selection.indices.cpu()
             if selection.merge is not None:
                 merges.append(Merge(row, columns, columns[kept], selection.merge, extra.rows, extra.deepstack))
-            parts = split(selection, [each.picture for each in group])
-            for each, part in zip(group, parts, strict=True):
-                keep[row, each.columns] = self.stays(each.picture, part.indices.cpu())
-            selections += parts
+            for each, part in zip(group, split(selection, pictures), strict=True):
+                stay = stays(each.picture, part.indices.cpu(), self.newlines, part.newlines)
+                keep[row, each.columns] = stay
+                selections.append(replace(part, newlines=int(stay[each.picture.newline_slots].sum())))
         return Choice(keep, merges, selections)
+
+    def encoded(self, guide: Guide, question: str) -> TextGuide:
+        """The question as the method's release would give it to the guide's encoder."""
+        return guide.encode(question, self.method.text_layout)
 
     def groups(self, placed: list[Placed]) -> list[list[Placed]]:
         """The pictures that share a budget."""
@@ -83,7 +95,10 @@ class Chooser:
             rows.setdefault(each.row, []).append(each)
         return list(rows.values())
 
-    def select(self, pictures: list[Picture], features: Tensor, text: TextGuide | None) -> tuple[Selection, Extra]:
+    def select(
+        self, pictures: list[Picture], features: Tensor, text: TextGuide | None, newline_rows: Tensor | None = None
+    ) -> tuple[Selection, Extra]:
+        """features: N×d; newline_rows: R×d, the pictures' newlines, for methods that choose among them too."""
         method, total = self.method, len(features)
         if self._keeps_all(total):
             if getattr(method, "coverage", None) is None:
@@ -98,8 +113,12 @@ class Chooser:
             [grid for picture in pictures for grid in picture.grids],
             pictures[0].layout if len(pictures) == 1 else None,
             joined_attention(pictures),
-            extra.rows,
-            extra.grids,
+            sequence=torch.cat([picture.slots for picture in pictures]).argsort().argsort().to(features.device)
+            if len(pictures) == 1
+            else None,
+            newlines=newline_rows if self.newlines == "chosen" else None,
+            extra=extra.rows,
+            extra_grids=extra.grids,
         )
         with trace.part("selection"):
             return checked(method.select(tokens, text), tokens), extra
@@ -122,16 +141,21 @@ class Chooser:
             aligned.append(picture.arrange(guide.align(picture.states)))
         return torch.cat(aligned).to(features.device)
 
-    def stays(self, picture: Picture, kept: Tensor) -> Tensor:
-        """length: the slots that stay: the kept tokens, and the newlines of rows that still have one."""
-        stays = torch.ones(picture.length, dtype=torch.bool)
-        stays[picture.slots] = False
-        if not self.keep_newlines:
-            stays[picture.newlines[picture.newlines >= 0]] = False
-            newlines = picture.newlines[kept]
-            stays[newlines[newlines >= 0]] = True
-        stays[picture.slots[kept]] = True
-        return stays
+
+def stays(picture: Picture, kept: Tensor, newlines: Newlines, chosen: int = 0) -> Tensor:
+    """length: the slots of the kept tokens, and of newlines. chosen: how many newlines the method chose."""
+    stay = torch.ones(picture.length, dtype=torch.bool)
+    stay[picture.slots] = False
+    stay[picture.slots[kept]] = True
+    breaks = picture.newline_slots
+    if newlines == "none":
+        stay[breaks] = False
+    elif newlines == "kept rows":
+        stay[breaks] = torch.isin(breaks, picture.newlines[kept])
+    elif newlines == "chosen":
+        # They are all the same row, so that the first stand for any.
+        stay[breaks[chosen:]] = False
+    return stay
 
 
 def _on(text: TextGuide, device: torch.device) -> TextGuide:
@@ -142,7 +166,7 @@ def _on(text: TextGuide, device: torch.device) -> TextGuide:
             return None if part is None else part.to(device)
         return [each.to(device) for each in part]
 
-    return replace(text, tokens=moved(text.tokens), pooled=moved(text.pooled), padding=moved(text.padding))
+    return replace(text, tokens=moved(text.tokens), pooled=moved(text.pooled))
 
 
 def checked(selection: Selection, tokens: VisualTokens) -> Selection:

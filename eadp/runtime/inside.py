@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from eadp.core import Selection, TextGuide, VisualTokens
 from eadp.methods import Method
+from eadp.methods.base import Newlines, Positions
 from eadp.methods.inside import InsideMethod, scaled
 from eadp.models.family import Family
 from eadp.runtime.choose import Choice, Chooser
@@ -35,6 +36,8 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class Everything(Method):
     """All tokens come into the language model."""
 
+    newlines = "all"
+
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         return Selection(torch.arange(len(tokens)), len(tokens), "")
 
@@ -42,11 +45,22 @@ class Everything(Method):
 class InsideLanguageModel:
     """Cuts the visual tokens between the layers of a language model as long as its hooks are in place."""
 
-    def __init__(self, model: nn.Module, family: Family, method: InsideMethod, chooser: Chooser) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        family: Family,
+        method: InsideMethod,
+        chooser: Chooser,
+        positions: Positions | None = None,
+        newlines: Newlines | None = None,
+    ) -> None:
+        """positions: of the tokens left after a cut; newlines: which stay. None: as in the method's release."""
         self.model = model
         self.family = family
         self.method = method
         self.chooser = chooser
+        self.positions = positions or method.positions_on(family.config.model_type)
+        self.newlines: Newlines = newlines or method.newlines
         self.text = cast(Any, family.text_model)
         self.layers: list[nn.Module] = list(self.text.layers)[: self.text.config.num_hidden_layers]
         self._call: Prefill | Continuation | None = None
@@ -78,7 +92,7 @@ class InsideLanguageModel:
             )
         rests = self._remaining(prompted, view, choice, plan)
         config, own_masks = self.text.config, self.family.makes_masks
-        self._call = Prefill(prompted, rests, view.beams, self.method, self.chooser, config, own_masks)
+        self._call = Prefill(prompted, rests, view.beams, self.method, self.newlines, config, own_masks)
 
     def resume(self, mask: Mask, ledger: Ledger) -> None:
         """A call without pictures goes on from a cache. mask: over the whole sequence, as if nothing had gone."""

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from eadp.core import Selection, trace
+from eadp.methods.base import Newlines
 from eadp.methods.inside import InsideMethod
-from eadp.runtime.choose import Chooser
 from eadp.runtime.compact import Compaction
 from eadp.runtime.ledger import Ledger
 from eadp.runtime.masks import Mask, causal, flat, gathered, kind_of, segment, settled
@@ -83,7 +83,7 @@ class Prefill:
         rests: list[Remaining],
         beams: int,
         method: InsideMethod,
-        chooser: Chooser,
+        newlines: Newlines,
         config: Any,
         own_masks: bool,
     ) -> None:
@@ -91,7 +91,7 @@ class Prefill:
         self.rests = rests
         self.beams = beams
         self.method = method
-        self.chooser = chooser
+        self.newlines = newlines
         self.config = config
         rows, length = prompted.embeddings.shape[:2]
         self.layout = Compaction.identity(rows, length, prompted.valid, prompted.embeddings.device)
@@ -152,7 +152,7 @@ class Prefill:
             same = range(row, row + self.beams)
             if selection.merge is not None:
                 merges += [Merge(beam, tokens, tokens[kept], selection.merge) for beam in same]
-            gone = rest.shrink(kept, self.chooser.stays, index)
+            gone = rest.shrink(kept, self.newlines, index)
             keep[same.start : same.stop, where[gone]] = False
             self.notes[number] = (*self.notes.get(number, ()), *selection.notes)
             self.scores.setdefault(number, selection.scores)

@@ -1,19 +1,15 @@
 """Which positions the kept tokens have.
 
-`keep`: each token stays where it was, its M-RoPE coordinates with it. `repack`: tokens are renumbered without gaps.
+`keep`: each token stays where it was, its M-RoPE coordinates with it. `renumber`: tokens are renumbered without gaps.
 Position ids are B×L, or axes×B×L where the model has M-RoPE (4 axes: the first counts text, 3: coordinates only).
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from eadp.runtime.compact import Compaction
-
-Positions = Literal["keep", "repack"]
 
 
 def logical(ids: Tensor | None, start: int | Tensor, rows: int, length: int, device: torch.device) -> Tensor:
@@ -23,7 +19,7 @@ def logical(ids: Tensor | None, start: int | Tensor, rows: int, length: int, dev
     return ids.expand(*ids.shape[:-2], rows, -1)
 
 
-def repacked(ids: Tensor, plan: Compaction, shift: Tensor | None, counted: bool) -> tuple[Tensor, Tensor]:
+def renumbered(ids: Tensor, plan: Compaction, shift: Tensor | None, counted: bool) -> tuple[Tensor, Tensor]:
     """The ids of the kept tokens without gaps, B×P, and how far they now lag behind, B.
 
     They start where the first kept token stood, less what earlier prefills on this cache already lag behind.

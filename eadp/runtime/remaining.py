@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,8 +9,9 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection
+from eadp.methods.base import Newlines
 from eadp.methods.inside import Cut
-from eadp.models.family import Picture
+from eadp.runtime.choose import stays
 from eadp.runtime.probe import Heads
 from eadp.runtime.sight import Placed
 
@@ -40,10 +40,10 @@ class Rest:
         """K, the column of each token that is left."""
         return self.columns[self.placed.picture.slots[self.kept]]
 
-    def shrink(self, kept: Tensor, stays: Callable[[Picture, Tensor], Tensor], layer: int) -> Tensor:
-        """The columns that go. kept: which of the K tokens stay; stays: which slots do, by the tokens that do."""
+    def shrink(self, kept: Tensor, newlines: Newlines, layer: int) -> Tensor:
+        """The columns that go. kept: which of the K tokens stay; newlines: which of those do."""
         self.kept = self.kept[kept]
-        still = self.there & stays(self.placed.picture, self.kept)
+        still = self.there & stays(self.placed.picture, self.kept, newlines)
         gone, self.there = self.columns[self.there & ~still], still
         self.counts[layer] = len(self.kept)
         return gone
@@ -115,13 +115,13 @@ class Remaining:
         cut = self.cuts.get(layer)
         return cut if cut is not None and cut.keep < sum(len(rest.kept) for rest in self.pictures) else None
 
-    def shrink(self, kept: Tensor, stays: Callable[[Picture, Tensor], Tensor], layer: int) -> Tensor:
-        """The columns that go. kept: which of the M tokens stay; stays: which slots of a picture do, by its tokens."""
+    def shrink(self, kept: Tensor, newlines: Newlines, layer: int) -> Tensor:
+        """The columns that go. kept: which of the M tokens stay; newlines: which of those do."""
         gone, start = [], 0
         for rest in self.pictures:
             here = kept[(kept >= start) & (kept < start + len(rest.kept))] - start
             start += len(rest.kept)
-            gone.append(rest.shrink(here, stays, layer))
+            gone.append(rest.shrink(here, newlines, layer))
         return torch.cat(gone)
 
     def selections(

@@ -25,7 +25,7 @@ from eadp.serve.pruning import Item
 
 
 class EadpLlavaNextProcessor(PruningProcessor, LlavaNextMultiModalProcessor):
-    positions = "repack"
+    positions = "renumber"
 
     def _newlines(self, mm_items: Any, index: int) -> int:
         """One a row of the joined crops, as the stock info counts them."""

@@ -28,7 +28,7 @@ class PruningProcessor(Stock):
     """Before a stock multimodal processor."""
 
     positions: ClassVar[str]
-    """Of kept tokens in this family: "keep" their own, or "repack"."""
+    """Of kept tokens in this family: "keep" their own, or "renumber"."""
     takes_silence: ClassVar[bool] = True
     """The family's guide has a vector also for an empty question."""
 

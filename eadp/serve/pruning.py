@@ -14,7 +14,7 @@ from vllm.logger import init_logger
 from eadp.core import Selection
 from eadp.methods import make
 from eadp.models.family import Family
-from eadp.runtime.choose import Chooser
+from eadp.runtime.choose import Chooser, stays
 from eadp.runtime.vision import Extra
 from eadp.serve.features import Key, Look, LookCache
 from eadp.serve.metrics import Metrics
@@ -113,7 +113,7 @@ class PruningModel(Stock):
             return self.finished(look, torch.arange(picture.length), look.rows)
         start = time.perf_counter()
         guide = self.eadp_guide if request.reads else None
-        chooser = Chooser(method, guide, "image", keep_newlines=True)
+        chooser = Chooser(method, guide, "image", "all")
         selection, extra = self._selected(chooser, look, request.question, count)
         kept, rows, slots = selection.indices.cpu(), look.rows, picture.slots
         if selection.merge is not None:
@@ -122,8 +122,8 @@ class PruningModel(Stock):
                 sources = torch.cat([sources, cast(Tensor, extra.rows)])
             rows = rows.clone()
             rows[slots[kept].to(rows.device)] = selection.merge.to(rows) @ sources
-        stays = chooser.stays(picture, kept).nonzero().flatten()
-        pruned = self.finished(look, stays, rows[stays.to(rows.device)])
+        stay = stays(picture, kept, "all").nonzero().flatten()
+        pruned = self.finished(look, stay, rows[stay.to(rows.device)])
         self.eadp_metrics.pruned(total, count, time.perf_counter() - start)
         return pruned
 
@@ -131,13 +131,13 @@ class PruningModel(Stock):
         """The method's choice. Where it fails, and the log and a counter say so, tokens spread evenly: the prompt has
         its placeholders already, and an exception would end the engine for everyone."""
         try:
-            text = None if chooser.guide is None else chooser.guide.encode(question)
+            text = None if chooser.guide is None else chooser.encoded(chooser.guide, question)
             selection, extra = chooser.select([look.picture], look.features, text)
             if len(selection) != count:
                 raise ValueError(f"{selection.method} kept {len(selection)} tokens, but the prompt has {count} places")
         except ValueError:
             logger.exception("%s failed on an image; tokens spread evenly stay instead", chooser.method.name)
             self.eadp_metrics.failed()
-            even = Chooser(make("uniform", keep=count), None, "image", keep_newlines=True)
+            even = Chooser(make("uniform", keep=count), None, "image", "all")
             selection, extra = even.select([look.picture], look.features, None)
         return selection, extra

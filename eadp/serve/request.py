@@ -75,7 +75,7 @@ class ServerSettings:
     guide:     checkpoint of the text encoder; None: the one that the vision tower came from; "none": load none, and
                serve only methods that read no question.
     cache_mib: room for unpruned features, so that another question about the same image spares the vision tower.
-    positions: what the family's kept tokens have: "keep" their own, or "repack".
+    positions: what the family's kept tokens have: "keep" their own, or "renumber".
     tower:     the vision tower, where its attention can be watched.
     """
 

@@ -44,7 +44,7 @@ class Transformers:
         self.processor = AutoProcessor.from_pretrained(folder)
         kind = self.model.config.model_type
         # What the engine does to positions and newlines: see docs/serving.md.
-        self.ways = {"positions": "keep" if kind.startswith("qwen") else "repack", "keep_newlines": True}
+        self.ways = {"positions": "keep" if kind.startswith("qwen") else "renumber", "keep_newlines": True}
 
     def prompt(self, ask: Ask) -> str:
         conversation = [

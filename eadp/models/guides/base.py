@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from eadp.core import TextGuide
+from eadp.core import TextGuide, TextLayout
 
 Space = Literal["tower", "language"]
 
@@ -33,20 +33,20 @@ class Guide(ABC):
         self.sign = float(sign)
         self._encoded: OrderedDict[tuple[object, ...], TextGuide] = OrderedDict()
 
-    def encode(self, question: str) -> TextGuide:
+    def encode(self, question: str, layout: TextLayout = "words") -> TextGuide:
         """The question's tokens, pooled vector and words. The last few questions are remembered."""
         if not isinstance(question, str):
             raise TypeError(f"a question must be a string, got {type(question).__name__}")
         question = question.strip()
         weight = self._settle()
         version = None if weight.is_inference() else weight._version
-        key = (question, self.sign, weight.device, weight.dtype, version)
+        key = (question, layout, self.sign, weight.device, weight.dtype, version)
         if key in self._encoded:
             self._encoded.move_to_end(key)
             return self._encoded[key]
         # Not inference mode, even inside the caller's: what is remembered may meet autograd later.
         with torch.inference_mode(False), torch.no_grad():
-            guide = self._encode(question)
+            guide = self._encode(question, layout)
         self._encoded[key] = guide
         if len(self._encoded) > REMEMBERED_QUESTIONS:
             self._encoded.popitem(last=False)
@@ -61,7 +61,7 @@ class Guide(ABC):
         """[..., d] → [..., c]: visual tokens in the space of `encode`'s; nothing moves in space."""
 
     @abstractmethod
-    def _encode(self, question: str) -> TextGuide:
+    def _encode(self, question: str, layout: TextLayout) -> TextGuide:
         """Encode a stripped question, perhaps empty."""
 
     @abstractmethod

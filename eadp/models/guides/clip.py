@@ -56,6 +56,10 @@ class CLIPGuide(TowerGuide):
         return [self.tokenizer.bos_token_id]
 
     @property
+    def _filling(self) -> int:
+        return 0
+
+    @property
     def _beside(self) -> list[nn.Module]:
         return [self.text_model, self.text_projection, self.visual_projection]
 

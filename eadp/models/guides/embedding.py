@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from eadp.core import TextGuide
+from eadp.core import TextGuide, TextLayout
 from eadp.models.guides.base import Guide, Space, tokenizer_of
 from eadp.models.guides.pieces import pieces_of
 
@@ -34,7 +34,7 @@ class EmbeddingGuide(Guide):
         self.embeddings = embeddings
         self.tokenizer = tokenizer_of(processor)
 
-    def _encode(self, question: str) -> TextGuide:
+    def _encode(self, question: str, layout: TextLayout) -> TextGuide:
         pieces = pieces_of(question, self.tokenizer)
         weight = self._settle()
         device = "cpu" if weight.device.type == "meta" else weight.device

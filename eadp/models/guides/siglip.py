@@ -42,6 +42,11 @@ class SiglipGuide(TowerGuide):
         output = self.text_model(input_ids=ids)
         return output.last_hidden_state, output.pooler_output
 
+    def _slot_rows(self, ids: list[int]) -> list[list[int]]:
+        """SigLIP's tokenizer drops what is too long, but for the end."""
+        length = self.text_model.config.max_position_embeddings
+        return [ids] if len(ids) <= length else [[*ids[: length - 1], ids[-1]]]
+
     def align(self, states: Tensor) -> Tensor:
         """The tower's output as it is."""
         return states

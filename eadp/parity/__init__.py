@@ -1,0 +1,1 @@
+"""Parity: each method beside the implementation that its authors released, on the same tensors."""
