@@ -79,6 +79,11 @@ class Method(ABC):
         """How a text encoder of fixed length is to be given the question."""
         return "words"
 
+    @property
+    def keeps_deepstack(self) -> bool:
+        """Whether what a model adds to its visual tokens again in its first layers goes with the kept ones."""
+        return True
+
     @classmethod
     def preset(cls, name: str, family: str) -> dict[str, Any]:
         """The settings of a named preset on this family of models (its `model_type`)."""

@@ -222,10 +222,9 @@ def _cells(relevance: Relevance, start: int, end: int) -> Relevance:
     per_token = ("dense_score", "global_score", "fused", "score", "smoothed", "polarized")
     cut: dict[str, Any] = {name: getattr(relevance, name) for name in per_token}
     cut = {name: None if part is None else part[start:end] for name, part in cut.items()}
-    weights = relevance.weights
     return replace(
         relevance,
         similarity=relevance.similarity[:, start:end],
-        weights=weights[:, start:end] if weights.ndim == 2 else weights,
+        weights=relevance.weights[:, start:end],
         **cut,
     )
