@@ -89,6 +89,13 @@ class Method(ABC):
         """The settings of a named preset on this family of models (its `model_type`)."""
         raise ValueError(f"{cls.name} has no preset {name!r}: its defaults are its release's")
 
+    def sent(self, patches: int, newlines: int = 0) -> int:
+        """How many tokens the language model gets of an image of so many patches, told before it is seen.
+
+        newlines: those that the model sets between its rows, of which this counts what the method itself chooses.
+        """
+        return self.count(patches)
+
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
         """The layers of a vision tower of this depth, counted from 0, whose attention `select` wants in
         `tokens.attention`. family: the `model_type` of the model."""

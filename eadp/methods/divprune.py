@@ -51,6 +51,9 @@ class DivPrune(Method):
             newlines=int((~patches).sum()),
         )
 
+    def sent(self, patches: int, newlines: int = 0) -> int:
+        return self.count(patches if self.scope == "block" else patches + newlines)
+
     def picks(self, tokens: VisualTokens) -> Picks:
         """In turn; from N on they are newlines."""
         if self.scope == "block" or (self.scope == "released" and tokens.layout is None):

@@ -161,7 +161,7 @@ class EADP(Method):
             checks.share("coverage", self.coverage)
             if self.selection != "facility_location":
                 raise ValueError(
-                    f"coverage= is what facility_location reaches; selection={self.selection!r} needs keep="
+                    f"only facility_location reaches a coverage=; selection={self.selection!r} needs keep="
                 )
         _ = self.scoring
         check_smoothing(self.smoothing, self.sigma)

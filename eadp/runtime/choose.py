@@ -77,7 +77,8 @@ class Chooser:
             if selection.merge is not None:
                 merges.append(Merge(row, columns, columns[kept], selection.merge, extra.rows, extra.deepstack))
             for each, part in zip(group, split(selection, pictures), strict=True):
-                stay = stays(each.picture, part.indices.cpu(), self.newlines, part.newlines)
+                whole = len(part) == part.total and part.merge is None
+                stay = stays(each.picture, part.indices.cpu(), "all" if whole else self.newlines, part.newlines)
                 keep[row, each.columns] = stay
                 selections.append(replace(part, newlines=int(stay[each.picture.newline_slots].sum())))
         return Choice(keep, merges, selections)
