@@ -59,6 +59,8 @@ class Transformers:
         """The ids of the answer, which tokens of each image stayed, and how long the pruned prompt was."""
         settings = {"method": "eadp", **server, **ask.eadp}
         question = settings.pop("question", None)
+        if "preset" in settings:
+            settings["rounding"] = "exact"  # The engine must know the count.
         inputs = self.inputs(ask)
         settings.setdefault("positions", self.positions)
         with eadp.attach(self.model, self.processor, question=question, **settings) as pruned:
