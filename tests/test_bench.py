@@ -140,7 +140,7 @@ def test_a_question_is_read_anew_by_every_row(loaded, monkeypatch):
     model, processor, guide, inputs = loaded
     read = []
     encode = guide._encode
-    monkeypatch.setattr(guide, "_encode", lambda question, *how: read.append(question) or encode(question, *how))
+    monkeypatch.setattr(guide, "_encode", lambda question, layout: read.append(question) or encode(question, layout))
     methods = [make("eadp", keep=keep) for keep in (64, 32)]
     same = [inputs[0]] * 2
     bench(TINY, model, processor, methods, same, clock=clock("cpu", model.device), guide=guide, new_tokens=1)

@@ -154,13 +154,13 @@ class TextGuide:
 
 @dataclass(frozen=True)
 class Relevance:
-    """Stage 1 and the start of stage 2, every intermediate. M text tokens, N visual tokens.
+    """Stage 1 and the start of stage 2, every intermediate. M text tokens, N visual tokens in B blocks.
 
     similarity:   M×N, c_ij = sign · cos(t_i, v_j).
-    entropy:      M, h_i of softmax_j(c_ij / τ).
-    dispersion:   M, what the filter ranks by: the entropy, or the chosen stand-in; larger is more dispersed.
-    kept:         M, true for the words that stay.
-    weights:      M, or M×N where the aggregation weighs each cell by itself; 0 for words that do not stay.
+    entropy:      M×B, h_i of softmax_j(c_ij / τ) over the tokens of each block.
+    dispersion:   M×B, what the filter ranks by: the entropy, or the chosen stand-in; larger is more dispersed.
+    kept:         M×B, true for the words that stay.
+    weights:      M×N, what each word weighs in each token's score; 0 for words that do not stay.
     dense_score, global_score, fused: N; None for a part that was not there to compute.
     score:        N, `fused` after min-max, in [0, 1].
     smoothed, polarized: N, after the Gaussian and after the power β; None before stage 2.
@@ -180,6 +180,21 @@ class Relevance:
     polarized: Tensor | None = None
     words: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def word_entropy(self) -> Tensor:
+        """M, the entropy of each word in the block where it points most."""
+        return self.entropy.amin(1)
+
+    @property
+    def word_weight(self) -> Tensor:
+        """M, what each word weighs, in the mean over the tokens."""
+        return self.weights.mean(1)
+
+    @property
+    def word_kept(self) -> Tensor:
+        """M, true for words that stay in some block."""
+        return self.kept.any(1)
 
 
 @dataclass(frozen=True)

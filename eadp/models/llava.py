@@ -15,18 +15,12 @@ from eadp.models.views import resized
 
 
 def tower_states(config: Any, seen: Seen, output: Any) -> Tensor:
-    """crops×cells×d: what a guide aligns.
-
-    CLIP towers: the layer that the model reads, without CLS. Towers without CLS (SigLIP): their output, because their
-    contrastive head sits on that.
-    """
+    """crops×cells×d: what a guide aligns: states of the layer that the model reads (the last of several), no CLS."""
     strategy = seen.arguments.get("vision_feature_select_strategy") or config.vision_feature_select_strategy
-    if strategy != "default":
-        return output.last_hidden_state
     layer = seen.arguments.get("vision_feature_layer")
     layer = config.vision_feature_layer if layer is None else layer
     hidden = output.hidden_states[layer if isinstance(layer, int) else layer[-1]]
-    return hidden[:, 1:]
+    return hidden[:, 1:] if strategy == "default" else hidden
 
 
 def read_layers(family: Family, seen: Seen, output: Any) -> Tensor:

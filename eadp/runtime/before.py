@@ -160,7 +160,9 @@ class BeforeLanguageModel:
             "position_ids": count,
             "attention_mask": prefilled(mask, seen, plan, kwargs.get("past_key_values"), window),
         }
-        if kwargs.get("visual_pos_masks") is not None:
+        if not self.chooser.method.keeps_deepstack:
+            shortened |= {"visual_pos_masks": None, "deepstack_visual_embeds": None}
+        elif kwargs.get("visual_pos_masks") is not None:
             there, layers = kwargs["visual_pos_masks"], kwargs["deepstack_visual_embeds"]
             there, layers = deepstack(there, layers, choice.merges, plan, keep)
             shortened |= {"visual_pos_masks": there, "deepstack_visual_embeds": layers}

@@ -77,7 +77,8 @@ class Chooser:
             if selection.merge is not None:
                 merges.append(Merge(row, columns, columns[kept], selection.merge, extra.rows, extra.deepstack))
             for each, part in zip(group, split(selection, pictures), strict=True):
-                stay = stays(each.picture, part.indices.cpu(), self.newlines, part.newlines)
+                whole = len(part) == part.total and part.merge is None
+                stay = stays(each.picture, part.indices.cpu(), "all" if whole else self.newlines, part.newlines)
                 keep[row, each.columns] = stay
                 selections.append(replace(part, newlines=int(stay[each.picture.newline_slots].sum())))
         return Choice(keep, merges, selections)
@@ -222,10 +223,9 @@ def _cells(relevance: Relevance, start: int, end: int) -> Relevance:
     per_token = ("dense_score", "global_score", "fused", "score", "smoothed", "polarized")
     cut: dict[str, Any] = {name: getattr(relevance, name) for name in per_token}
     cut = {name: None if part is None else part[start:end] for name, part in cut.items()}
-    weights = relevance.weights
     return replace(
         relevance,
         similarity=relevance.similarity[:, start:end],
-        weights=weights[:, start:end] if weights.ndim == 2 else weights,
+        weights=relevance.weights[:, start:end],
         **cut,
     )

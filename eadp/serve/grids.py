@@ -15,8 +15,9 @@ from eadp.runtime.vision import with_attention
 from eadp.serve import mrope
 from eadp.serve.attention import watching
 from eadp.serve.features import Look
-from eadp.serve.processing import PruningProcessor
+from eadp.serve.processing import REQUEST, PruningProcessor
 from eadp.serve.pruning import Item, PruningModel
+from eadp.serve.request import Request
 from eadp.serve.stock import Stock
 
 
@@ -31,7 +32,7 @@ class ImagesOnly(Stock):
 
 
 class GridProcessor(PruningProcessor):
-    positions = "keep"
+    positions = ("renumber", "keep")
     # An empty text has no embeddings to take the mean of.
     takes_silence = False
 
@@ -85,7 +86,9 @@ class GridModel(PruningModel):
             _, rows, columns = feature.data["image_grid_thw"].data.tolist()
             place = feature.mm_position
             runs.append(mrope.Run(place.offset, place.length, (rows // merge, columns // merge)))
-        return mrope.prompt_positions(len(input_tokens), runs)
+        asked = [Request.from_tensor(feature.data[REQUEST].data) for feature in mm_features]
+        renumber = any(request.positions == "renumber" for request in asked)
+        return mrope.prompt_positions(len(input_tokens), runs, renumber)
 
     def recompute_mrope_positions(
         self, input_ids: Any, multimodal_embeddings: Any, mrope_positions: Tensor, num_computed_tokens: int

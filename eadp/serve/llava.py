@@ -22,7 +22,7 @@ from eadp.serve.pruning import Item
 
 
 class EadpLlavaProcessor(PruningProcessor, LlavaMultiModalProcessor):
-    positions = "renumber"
+    positions = ("renumber",)
 
 
 @MULTIMODAL_REGISTRY.register_processor(

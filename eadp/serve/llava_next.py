@@ -1,4 +1,4 @@
-"""LLaVA-NeXT in vLLM. Newlines always stay: how many rows lose all their tokens is known too late for the engine."""
+"""LLaVA-NeXT in vLLM. Newlines all go or all stay: which rows lose all their tokens, the engine would hear too late."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eadp.serve.pruning import Item
 
 
 class EadpLlavaNextProcessor(PruningProcessor, LlavaNextMultiModalProcessor):
-    positions = "renumber"
+    positions = ("renumber",)
 
     def _newlines(self, mm_items: Any, index: int) -> int:
         """One a row of the joined crops, as the stock info counts them."""

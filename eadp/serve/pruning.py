@@ -108,13 +108,14 @@ class PruningModel(Stock):
     def _pruned(self, look: Look, request: Request) -> Tensor:
         """The rows of an image that stay, as the engine gets them."""
         picture, method, total = look.picture, request.method, len(look.picture)
-        count = request.count(total)
-        if method is None or count == total:
+        if method is None or request.keeps_all(total):
             return self.finished(look, torch.arange(picture.length), look.rows)
+        newlines = picture.newline_slots
+        sent = request.sent(total, len(newlines))
         start = time.perf_counter()
         guide = self.eadp_guide if request.reads else None
-        chooser = Chooser(method, guide, "image", "all")
-        selection, extra = self._selected(chooser, look, request.question, count)
+        chooser = Chooser(method, guide, "image", request.newlines)
+        selection, extra = self._selected(chooser, look, request.question, sent)
         kept, rows, slots = selection.indices.cpu(), look.rows, picture.slots
         if selection.merge is not None:
             sources = rows[slots.to(rows.device)]
@@ -122,22 +123,28 @@ class PruningModel(Stock):
                 sources = torch.cat([sources, cast(Tensor, extra.rows)])
             rows = rows.clone()
             rows[slots[kept].to(rows.device)] = selection.merge.to(rows) @ sources
-        stay = stays(picture, kept, "all").nonzero().flatten()
-        pruned = self.finished(look, stay, rows[stay.to(rows.device)])
-        self.eadp_metrics.pruned(total, count, time.perf_counter() - start)
+        stay = stays(picture, kept, chooser.newlines, selection.newlines).nonzero().flatten()
+        rows = rows[stay.to(rows.device)]
+        if not method.keeps_deepstack:
+            rows = torch.cat([rows[:, : look.width], torch.zeros_like(rows[:, look.width :])], dim=1)
+        pruned = self.finished(look, stay, rows)
+        self.eadp_metrics.pruned(total, len(selection), time.perf_counter() - start)
         return pruned
 
-    def _selected(self, chooser: Chooser, look: Look, question: str, count: int) -> tuple[Selection, Extra]:
+    def _selected(self, chooser: Chooser, look: Look, question: str, sent: int) -> tuple[Selection, Extra]:
         """The method's choice. Where it fails, and the log and a counter say so, tokens spread evenly: the prompt has
         its placeholders already, and an exception would end the engine for everyone."""
         try:
             text = None if chooser.guide is None else chooser.encoded(chooser.guide, question)
-            selection, extra = chooser.select([look.picture], look.features, text)
-            if len(selection) != count:
-                raise ValueError(f"{selection.method} kept {len(selection)} tokens, but the prompt has {count} places")
+            newlines = look.rows[look.picture.newline_slots.to(look.rows.device), : look.width]
+            selection, extra = chooser.select([look.picture], look.features, text, newlines)
+            found = int(stays(look.picture, selection.indices.cpu(), chooser.newlines, selection.newlines).sum())
+            if found != sent:
+                raise ValueError(f"{selection.method} kept {found} tokens, but the prompt has {sent} places")
         except ValueError:
             logger.exception("%s failed on an image; tokens spread evenly stay instead", chooser.method.name)
             self.eadp_metrics.failed()
-            even = Chooser(make("uniform", keep=count), None, "image", "all")
+            beside = len(look.picture.newline_slots) if chooser.newlines == "all" else 0
+            even = Chooser(make("uniform", keep=sent - beside), None, "image", chooser.newlines)
             selection, extra = even.select([look.picture], look.features, None)
         return selection, extra
