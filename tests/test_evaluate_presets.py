@@ -21,21 +21,13 @@ from eadp.evaluate.suites import harness
 from eadp.evaluate.suites.harness import Cell
 from eadp.methods.eadp import EADP
 
-PRESETS: dict[str, dict[str, Any]] = {"published": {"beta": 1.0}, "paper": {"exact": False}}
 
-
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Presets of the tests' own in place of EADP's; gives those that were made, with the family."""
-
-    def preset(cls: type[EADP], name: str, family: str) -> dict[str, Any]:
-        found.append((name, family))
-        if name not in PRESETS:
-            raise ValueError(f"EADP has no preset {name!r}; it has paper, published")
-        return PRESETS[name]
-
+    """The presets that were made, each with the family of models that it was made for."""
     found: list[tuple[str, str]] = []
-    monkeypatch.setattr(EADP, "preset", classmethod(preset))
+    real = EADP.preset
+    monkeypatch.setattr(EADP, "preset", lambda name, family: found.append((name, family)) or real(name, family))
     return found
 
 
@@ -60,7 +52,7 @@ def test_every_name_of_a_setting_shows_its_preset() -> None:
     assert setting.key == "eadp:published keep=0.125 mu=1.0"
     assert str(setting) == "eadp:published 12.5 %, mu=1.0"
     assert setting.attachment == {"method": "eadp", "keep": 0.125, "preset": "published", "mu": 1.0}
-    assert check(setting) == EADP(keep=0.125, beta=1.0, mu=1.0)
+    assert check(setting) == EADP.published(0.125, "llava", mu=1.0)
 
 
 def test_options_are_for_all_for_a_method_or_for_one_with_its_preset() -> None:
@@ -75,8 +67,8 @@ def test_options_are_for_all_for_a_method_or_for_one_with_its_preset() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("--methods", "eadp:best"), "EADP has no preset 'best'; it has paper, published"),
-        (("--set", "eadp.preset=best"), "EADP has no preset 'best'"),
+        (("--methods", "eadp:best"), "unknown preset 'best'; known: paper, published"),
+        (("--set", "eadp.preset=best"), "unknown preset 'best'"),
         (("--methods", "divprune:published"), "divprune has no preset 'published'"),
         (("--methods", "eadp,uniform", "--set", "preset=published"), "uniform has no preset 'published'"),
         (("--methods", "eadp:paper", "--set", "eadp:published.mu=1"), "options are given for eadp:published"),
@@ -134,9 +126,16 @@ def test_a_harness_s_model_has_the_preset_of_its_own_family(
     model = pruned.PrunedModel(Settings.of(pretrained="some/qwen", method="eadp:published", keep=4, mu=0.3))
     try:
         assert made[-1] == ("published", "qwen2_5_vl")
-        assert model._pruned.method == EADP(keep=4, beta=1.0, mu=0.3)
+        assert model._pruned.method == EADP.published(4, "qwen2_5_vl", mu=0.3) != EADP.published(4, "llava", mu=0.3)
     finally:
         model.detach()
+
+
+def test_a_model_without_a_published_eadp_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tiny.model("internvl"), tiny.processor("internvl")
+    monkeypatch.setattr(pruned, "load_model", lambda name, **options: found)
+    with pytest.raises(ValueError, match="family with a published EADP 'internvl'; known: llava"):
+        pruned.PrunedModel(Settings.of(pretrained="some/model", method="eadp:published", keep=4))
 
 
 def test_a_journal_of_one_preset_is_not_gone_on_with_by_another(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def vlmeval(
         list[str],
         typer.Option(
             "--set",
-            help="A setting of the method or of the model: --set mu=0.2 --set preset=published --set sign=-1 --set "
+            help="A setting of the method or of the model: --set mu=0.2 --set preset=published --set sign=1 --set "
             "square=pad --set question=released --set positions=keep.",
         ),
     ] = [],  # noqa: B006 - typer reads it, nobody writes it
