@@ -158,7 +158,7 @@ def test_a_resolution_that_cannot_be_is_told(tiny_model: Any) -> None:
         ({}, "EADP needs keep="),
         ({"method": "none", "keep": 8}, "method=none keeps all tokens: there is nothing to set, got keep"),
         ({"keep": 8, "frames": 0}, "frames must be at least 1"),
-        ({"keep": 8, "square": "crop"}, "square is one of stretch, pad, got 'crop'"),
+        ({"keep": 8, "square": "crop"}, "square is one of stretch, pad, crops, got 'crop'"),
         ({"keep": 8, "question": "short"}, "question is one of harness, released, got 'short'"),
         ({"keep": 8, "square": "pad", "pad_colour": "greyish"}, "pad_colour is mean, or a colour such as black"),
         ({"keep": 8, "pad_colour": "black"}, "pad_colour=black goes with square=pad"),
@@ -195,7 +195,7 @@ def test_padding_has_the_processors_mean_colour_or_the_one_given(tiny_model: Any
     assert tiny_model("llava", method="none", square="pad", pad_colour="#102030")._square == (None, (16, 32, 48))
 
 
-@pytest.mark.parametrize("square", ["stretch", "pad"])
+@pytest.mark.parametrize("square", ["stretch", "pad", "crops"])
 def test_llava_next_sees_all_images_as_the_same_crops(tiny_model: Any, square: str) -> None:
     model = tiny_model("llava_next", method="divprune", keep=8, newlines="none", resolution=56, square=square)
     wide = [asking("?", picture(20, 90)), asking("?", picture(64, 30))]

@@ -192,7 +192,11 @@ def test_the_papers_resolutions_and_frames_go_with_the_models():
     assert qwen.arguments_for("/models/Qwen3-VL-8B-Instruct") == {"resolution": 1024, "square": "pad"}
     llava = suites.load("paper-llava")
     assert llava.arguments_for("llava-hf/llava-1.5-7b-hf") == {"question": "released"}
-    assert llava.arguments_for("llava-hf/llava-v1.6-vicuna-7b-hf") == {"question": "released", "resolution": 672}
+    assert llava.arguments_for("llava-hf/llava-v1.6-vicuna-7b-hf") == {
+        "question": "released",
+        "resolution": 672,
+        "square": "crops",
+    }
     assert video.arguments_for("/models/LLaVA-Video-7B-Qwen2") == {"frames": 64, "llava_video": True}
 
 

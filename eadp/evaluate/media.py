@@ -18,8 +18,10 @@ READERS = {"torchcodec": "torchcodec", "pyav": "av", "decord": "decord", "opencv
 """What reads clips, and the package that it takes; the first that is there does it."""
 
 
-SQUARES = ("stretch", "pad")
-"""How an image becomes a square: its sides stretched, or the shorter one filled up."""
+CROPS = "crops"
+SQUARES = ("stretch", "pad", CROPS)
+"""How an image becomes a square: its sides stretched, or the shorter one filled up; or as a model that cuts images into
+crops does it for the one size that it is left with."""
 MEAN = "mean"
 """As a colour: the mean colour of the model's image processor, with which LLaVA pads."""
 
@@ -100,11 +102,26 @@ def square_of(model: Any, processor: Any, resolution: int | None, square: str, p
 
     resolution: the side in pixels; None: the processor decides. square: one of SQUARES. pad_colour: see `colour_of`.
     """
+    if square == CROPS:
+        _leave_one_size(model, processor, resolution)
+        return None
     if resolution is not None:
         _fix(model, processor.image_processor, resolution)
     if square == "pad":
         return Square(resolution, colour_of(pad_colour, processor.image_processor))
     return None if resolution is None else Square(resolution)
+
+
+def _leave_one_size(model: Any, processor: Any, resolution: int | None) -> None:
+    """Leave the model one size to cut images for. The whole image is stretched to it, its crops are cut from the image
+    in its own shape, filled up with black."""
+    if resolution is None:
+        raise ValueError(f"square={CROPS} needs resolution=, the one size that images are cut for")
+    _fix(model, processor.image_processor, resolution)
+    if isinstance(family_of(model), Qwen2_5_VL):
+        raise ValueError(f"square={CROPS} is for models that cut images into crops, as LLaVA-NeXT: use pad or stretch")
+    for owner in (family_of(model).config, processor.image_processor):
+        owner.image_grid_pinpoints = [[resolution, resolution]]
 
 
 def colour_of(name: str, images: Any) -> Colour:

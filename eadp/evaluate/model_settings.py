@@ -28,7 +28,9 @@ class Settings:
     options:     keep, coverage, preset, further settings of the method, and where `attach` puts its tokens (PLACING).
     resolution:  side in pixels of the square that every image becomes; Qwen, and LLaVA-NeXT, where it is one of the
                  sizes that the model cuts into crops. None: each in its own size.
-    square:      how it becomes one: "stretch", or "pad" the shorter side, before the resizing if there is any.
+    square:      how it becomes one: "stretch", or "pad" the shorter side, before the resizing if there is any; "crops":
+                 LLaVA-NeXT is left that one size, as in EADP's and CDPruner's releases: the whole image is stretched, its
+                 crops are filled up with black, and no token of theirs is cropped away.
     pad_colour:  "mean" of the image processor, as LLaVA pads, or a colour: black, #7f7f7f.
     question:    what guides pruning: "harness": all that is asked; "released": without the line that asks for a
                  single word or phrase, as in EADP's release. The model reads that line either way.

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.video_utils import VideoMetadata
 
 from eadp.checkpoints import load_model
-from eadp.evaluate.media import clip, picture, square_of
+from eadp.evaluate.media import CROPS, clip, picture, square_of
 from eadp.evaluate.model_settings import Settings
 from eadp.evaluate.setting import Setting, check
 from eadp.evaluate.wording import released
@@ -74,7 +74,9 @@ class PrunedModel:
 
             guide = guide_for(self.model, self.processor, guide, sign=self.settings.sign)
         question = self._released if self.settings.question == "released" else None
-        return attach(self.model, self.processor, guide=guide, question=question, **setting.attachment)
+        # Every crop then has all its tokens, of the filling too.
+        whole = {"unpad": False} if self.settings.square == CROPS else {}
+        return attach(self.model, self.processor, guide=guide, question=question, **{**whole, **setting.attachment})
 
     def _released(self, ids: Tensor) -> str:
         """What guides pruning in EADP's release. ids: of one prompt."""
