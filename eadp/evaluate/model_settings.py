@@ -29,7 +29,7 @@ class Settings:
     resolution:  side in pixels of the square that every image becomes; Qwen, and LLaVA-NeXT, where it is one of the
                  sizes that the model cuts into crops. None: each in its own size.
     square:      how it becomes one: "stretch", or "pad" the shorter side, before the resizing if there is any; "crops":
-                 LLaVA-NeXT is left that one size, as in EADP's and CDPruner's releases: the whole image is stretched, its
+                 LLaVA-NeXT is left that one size, as released with EADP and CDPruner: the whole image is stretched, its
                  crops are filled up with black, and no token of theirs is cropped away.
     pad_colour:  "mean" of the image processor, as LLaVA pads, or a colour: black, #7f7f7f.
     question:    what guides pruning: "harness": all that is asked; "released": without the line that asks for a
