@@ -78,7 +78,7 @@ class Guide:
         self.space, self.width = space, width
         self.asked = []
 
-    def encode(self, question: str) -> TextGuide:
+    def encode(self, question: str, layout: str = "words") -> TextGuide:
         self.asked.append(question)
         generator = torch.Generator().manual_seed(sum(map(ord, question)))
         tokens = torch.randn(len(question), self.width, generator=generator)

@@ -37,6 +37,10 @@ class Request:
     def reads(self) -> bool:
         return self.method is not None and "text" in self.method.needs
 
+    @property
+    def merges_before_the_projector(self) -> bool:
+        return self.method is not None and "tower_rows" in self.method.needs
+
     def count(self, total: int) -> int:
         """How many of an image's `total` tokens stay; all of them where there are no more than asked for."""
         if self.method is None or (isinstance(self.method.keep, int) and self.method.keep >= total):
@@ -76,7 +80,7 @@ class ServerSettings:
                serve only methods that read no question.
     cache_mib: room for unpruned features, so that another question about the same image spares the vision tower.
     positions: what the family's kept tokens have: "keep" their own, or "renumber".
-    tower:     the vision tower, where its attention can be watched.
+    tower:     the vision tower, where its rows and its attention can be seen.
     """
 
     settings: Mapping[str, Any]
@@ -140,6 +144,9 @@ class ServerSettings:
             raise ValueError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
         if chosen.get("coverage") is not None:
             raise ValueError(f"coverage cannot be served: {COUNT_FIRST}; give keep")
+        if "exact" in known:
+            # Where a release keeps more or fewer tokens than asked for, a server has to keep to the count.
+            chosen = {"exact": True, **chosen}
         try:
             method = make(name, **chosen)
         except TypeError as error:
@@ -161,8 +168,9 @@ class ServerSettings:
 
     @property
     def servable(self) -> list[str]:
-        """The methods that need no more than features, the question, and the attention of a tower that shows it."""
-        has: set[str] = {"text"} if self.tower is None else {"text", "vision_attention"}
+        """The methods that need no more than features, the question, and the rows and the attention of a tower that
+        shows them."""
+        has: set[str] = {"text"} if self.tower is None else {"text", "vision_attention", "tower_rows"}
         return [name for name in NAMES if REGISTRY[name].stage == "before" and REGISTRY[name].needs <= has]
 
     def watched(self, method: Method | None) -> tuple[int, ...]:
