@@ -215,28 +215,34 @@ def split(selection: Selection, pictures: Sequence[Picture]) -> list[Selection]:
     blocks = list(accumulate((len(picture.grids) for picture in pictures), initial=0))
     note = f"one budget over {len(pictures)} images; coverage and bound are theirs together"
     return [
-        _part(selection, start, end, selection.quotas[first:last], note)
+        _part(selection, start, end, slice(first, last), note)
         for start, end, first, last in zip([0, *ends], ends, blocks, blocks[1:], strict=False)
     ]
 
 
-def _part(selection: Selection, start: int, end: int, quotas: tuple[int, ...], note: str) -> Selection:
+def _part(selection: Selection, start: int, end: int, blocks: slice, note: str) -> Selection:
+    """The tokens from start to end, which are in these blocks."""
+
     def inside(indices: Tensor) -> Tensor:
         return (indices >= start) & (indices < end)
 
     order, merge, rows = selection.order, selection.merge, selection.rows
-    # Rows are as many as slots, picture by picture.
+    # As many rows as slots are each picture's, in turn.
     here = inside(selection.indices)
+    if merge is not None:
+        beside = merge[here, selection.total :]
+        beside = beside[:, blocks] if selection.merge_space == "tower" else beside
+        merge = torch.cat([merge[here, start:end], beside], dim=1)
     return replace(
         selection,
         indices=selection.indices[here] - start,
         total=end - start,
         order=None if order is None else order[inside(order)] - start,
         gains=None if order is None or selection.gains is None else selection.gains[inside(order)],
-        quotas=quotas,
+        quotas=selection.quotas[blocks],
         scores=None if selection.scores is None else selection.scores[start:end],
-        merge=None if merge is None else torch.cat([merge[here, start:end], merge[here, selection.total :]], dim=1),
-        rows=None if rows is None else torch.where(rows[here] < 0, -1, rows[here] - start),
+        merge=merge,
+        rows=None if rows is None else torch.where(inside(rows[here]), rows[here] - start, -1),
         relevance=None if selection.relevance is None else _cells(selection.relevance, start, end),
         notes=(*selection.notes, note),
     )

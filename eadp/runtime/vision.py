@@ -179,8 +179,6 @@ def _joined_rows(pictures: Sequence[Picture]) -> TowerRows | None:
     if not towers or len(towers) < len(pictures):
         return None
     classes = [tower.cls for tower in towers if tower.cls is not None]
-    return replace(
-        towers[0],
-        rows=torch.cat([tower.rows for tower in towers]),
-        cls=torch.cat(classes) if classes else None,
-    )
+    with torch.enable_grad():
+        rows, cls = torch.cat([tower.rows for tower in towers]), torch.cat(classes) if classes else None
+    return replace(towers[0], rows=rows, cls=cls)
