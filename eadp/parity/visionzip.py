@@ -59,9 +59,11 @@ def _merged(tokens: VisualTokens, found: Selection) -> Tensor:
 def _assigned(found: Selection, dominant: int) -> Tensor:
     """N, the target that each token joined; −1 for dominant ones and targets."""
     targets, merge = cast(Tensor, found.rows)[dominant:], cast(Tensor, found.merge)[dominant:, : found.total]
-    members = merge.clone()
-    members[torch.arange(len(targets)), targets] = 0
-    return torch.where(members.any(0), targets[members.argmax(0)], -1)
+    assigned = torch.full((found.total,), -1)
+    for target, members in zip(targets, merge, strict=True):
+        assigned[members != 0] = target
+    assigned[targets] = -1
+    return assigned
 
 
 def _received(vector: Vector, tokens: VisualTokens, found: Selection) -> Tensor:
