@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import eadp
 from eadp.cli import app
-from eadp.models.family import Picture
+from eadp.models.family import Picture, TowerRows
 from eadp.serve import ARCHITECTURES, mrope, versions
 from eadp.serve.command import command
 from eadp.serve.features import Look, LookCache
@@ -103,7 +103,7 @@ def test_overrides_without_settings_are_told_what_to_say() -> None:
 
 
 def test_methods_that_need_no_attention_can_be_served() -> None:
-    assert {"eadp", "cdpruner", "divprune", "trim", "random", "uniform", "topk"} <= set(server(keep=64).servable)
+    assert {"eadp", "cdpruner", "divprune", "random", "uniform", "topk"} <= set(server(keep=64).servable)
 
 
 @pytest.mark.parametrize(("layer", "read"), [(-2, 23), (22, 22), (-1, 24), ([-7, -2], 23)])
@@ -112,9 +112,9 @@ def test_the_tower_s_attention_is_there_as_far_as_the_model_reads(layer: Any, re
     config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=layer)
     settings = ServerSettings.of(config, ("renumber",))
     assert settings.tower.read == read
-    assert {"visionzip", "hiprune", "prumerge"} < set(settings.servable)
+    assert {"visionzip", "hiprune", "prumerge", "trim"} < set(settings.servable)
     assert settings.watched(settings.request({"method": "prumerge", "layer": 3}).method) == (3,)
-    assert settings.watched(settings.request({"method": "hiprune", "deep_layer": 20}).method) == (9, 20)
+    assert settings.watched(settings.request({"method": "hiprune", "deep_layer": 20}).method) == (8, 20)
     assert settings.watched(settings.request({"method": "divprune"}).method) == ()
     last = {"method": "visionzip", "layer": -1}
     if read == 24:
@@ -124,13 +124,26 @@ def test_the_tower_s_attention_is_there_as_far_as_the_model_reads(layer: Any, re
             settings.request(last)
 
 
+def test_a_server_keeps_to_the_count_where_a_release_does_not() -> None:
+    """TRIM's mean, HiPrune's crops: placeholders are counted before the image is seen."""
+    vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24, num_attention_heads=16)
+    config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=-2)
+    settings = ServerSettings.of(config, "renumber")
+    for name in ("trim", "hiprune"):
+        assert settings.request({"method": name}).method.exact
+        with pytest.raises(ValueError, match="must know how many tokens stay"):
+            settings.request({"method": name, "exact": False})
+    assert settings.request({"method": "trim"}).merges_before_the_projector
+    assert not settings.request({"method": "hiprune"}).merges_before_the_projector
+
+
 def look(size: int) -> Look:
     return Look(Picture.plain([(1, size)]), torch.zeros(size, 256), 256)
 
 
 def test_the_cache_holds_the_last_looks_that_fit() -> None:
     cache = LookCache(4096)
-    a, b, c, d = ((image, ()) for image in (b"a", b"b", b"c", b"d"))
+    a, b, c, d = ((image, (), False) for image in (b"a", b"b", b"c", b"d"))
     for key in (a, b):
         cache.put(key, look(2))
     assert cache.get(a) is not None
@@ -142,10 +155,15 @@ def test_the_cache_holds_the_last_looks_that_fit() -> None:
 
 
 def test_a_cached_look_does_not_keep_its_batch_alive() -> None:
-    rows = torch.zeros(8, 2, 256)
+    rows, states, key = torch.zeros(8, 2, 256), torch.zeros(8, 3, 64), (b"a", (), True)
     cache = LookCache(1 << 20)
-    cache.put((b"a", ()), Look(Picture.plain([(1, 2)]), rows[0], 256))
-    assert cache.get((b"a", ())).rows.untyped_storage().nbytes() == 2 * 256 * 4
+    tower = TowerRows(states[0, 1:], states[0, :1], torch.nn.Identity())
+    cache.put(key, Look(Picture.plain([(1, 2)], tower=tower), rows[0], 256))
+    found = cache.get(key)
+    assert found.rows.untyped_storage().nbytes() == 2 * 256 * 4
+    assert found.picture.tower.rows.untyped_storage().nbytes() == 2 * 64 * 4
+    assert found.picture.tower.cls.untyped_storage().nbytes() == 64 * 4
+    assert cache.bytes == (2 * 256 + 3 * 64) * 4
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])

@@ -12,8 +12,8 @@ from transformers.models.llava_next.modeling_llava_next import get_anyres_image_
 
 from eadp.core.types import Grid
 from eadp.models.anyres import NEWLINE, picture
-from eadp.models.family import Family, Picture, Prompt, Seen, square
-from eadp.models.llava import class_tokens, encode, tower_states
+from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows, square
+from eadp.models.llava import encode, tower_rows, tower_states
 from eadp.models.overrides import Overrides
 
 
@@ -31,8 +31,8 @@ class LlavaNext(Family):
             states = states[count:]
         return pictures
 
-    def class_tokens(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
-        return class_tokens(self, seen, output, pictures)
+    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
+        return tower_rows(self, seen, output, pictures)
 
     def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
         return encode(self, seen, view, grid)

@@ -43,6 +43,10 @@ class Request:
     def reads(self) -> bool:
         return self.method is not None and "text" in self.method.needs
 
+    @property
+    def merges_before_the_projector(self) -> bool:
+        return self.method is not None and "tower_rows" in self.method.needs
+
     def keeps_all(self, patches: int) -> bool:
         """Whether an image of so many patches stays as it is: it has no more than are asked for."""
         if self.method is None:
@@ -93,7 +97,7 @@ class ServerSettings:
     cache_mib: room for unpruned features, so that another question about the same image spares the vision tower.
     positions: what the family's kept tokens can have: "keep" their own, "renumber".
     family:    the model's `model_type`.
-    tower:     the vision tower, where its attention can be watched.
+    tower:     the vision tower, where its rows and its attention can be seen.
     """
 
     settings: Mapping[str, Any]
@@ -174,6 +178,11 @@ class ServerSettings:
             raise ValueError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
         if chosen.get("coverage") is not None:
             raise ValueError(f"coverage cannot be served: {COUNT_FIRST}; give keep")
+        if "exact" in known:
+            # Where a release keeps more or fewer tokens than asked for, a server has to keep to the count.
+            chosen = {"exact": True, **chosen}
+            if not chosen["exact"]:
+                raise ValueError(f"exact=false cannot be served: {COUNT_FIRST}")
         try:
             method = make(name, family=self.family, **chosen)
         except TypeError as error:
@@ -195,8 +204,9 @@ class ServerSettings:
 
     @property
     def servable(self) -> list[str]:
-        """The methods that need no more than features, the question, and the attention of a tower that shows it."""
-        has: set[str] = {"text"} if self.tower is None else {"text", "vision_attention"}
+        """The methods that need no more than features, the question, and the rows and the attention of a tower that
+        shows them."""
+        has: set[str] = {"text"} if self.tower is None else {"text", "vision_attention", "tower_rows"}
         return [name for name in NAMES if REGISTRY[name].stage == "before" and REGISTRY[name].needs <= has]
 
     def watched(self, method: Method | None) -> tuple[int, ...]:

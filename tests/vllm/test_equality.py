@@ -15,8 +15,8 @@ from eadp.serve.request import ServerSettings
 SERVER = {"keep": 0.125}
 CHUNK = 96
 """Tokens that the engine takes at a time: less than an unpruned image of most families."""
-OWN = {"prumerge": {"layer": -2}}
-"""What a method must be told: the towers' last layer is never run."""
+OWN = {"prumerge": {"layer": -2}, "trim": {"exact": True}, "hiprune": {"exact": True}}
+"""What a method must be told: the towers' last layer is never run, and a server keeps to the count."""
 BUDGETS = {"full": 1.0, "half": 0.5, "eighth": 0.125}
 
 
