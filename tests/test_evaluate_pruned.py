@@ -44,6 +44,10 @@ def tiny_model(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def make(family: str, **settings: Any) -> PrunedModel:
         found = tiny.model(family), tiny.processor(family)
+        # Settings may leave a model one size to cut images for; other tests share the model.
+        for owner in (found[0].base_model.config, found[1].image_processor):
+            if hasattr(owner, "image_grid_pinpoints"):
+                monkeypatch.setattr(owner, "image_grid_pinpoints", owner.image_grid_pinpoints)
         monkeypatch.setattr(pruned, "load_model", lambda name, **options: found)
         made.append(PrunedModel(Settings.of(pretrained=family, **settings)))
         return made[-1]

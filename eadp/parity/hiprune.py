@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eadp.core import TowerAttention, VisualTokens
 from eadp.methods.hiprune import HiPrune
-from eadp.parity.crops import sequence_of
+from eadp.models.anyres import mosaic
 from eadp.parity.vectors import Vector
 
 
@@ -56,7 +56,7 @@ def _tokens(vector: Vector, method: HiPrune) -> VisualTokens:
             TowerAttention(layer, depth, _no_keys(len(features)), received=received[layer], family=family)
             for layer in method.vision_layers(depth, family)
         ],
-        sequence=None if layout is None else sequence_of(grid, layout),
+        sequence=None if layout is None else mosaic(grid, layout),
     )
 
 

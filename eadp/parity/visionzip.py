@@ -9,8 +9,8 @@ from torch import Tensor
 
 from eadp.core import Selection, TowerAttention, VisualTokens
 from eadp.methods.visionzip import VisionZip
+from eadp.models.anyres import mosaic
 from eadp.models.family import TowerRows
-from eadp.parity.crops import sequence_of
 from eadp.parity.vectors import Vector
 from eadp.runtime.merge import Merge
 
@@ -47,7 +47,7 @@ def _tokens(vector: Vector, crops: Any) -> VisualTokens:
         [TowerAttention(22, 24, keys, cls)],
         tower=hidden[:, 1:].flatten(0, 1),
         tower_cls=hidden[:, 0],
-        sequence=None if layout is None else sequence_of(grid, layout),
+        sequence=None if layout is None else mosaic(grid, layout),
     )
 
 
