@@ -9,7 +9,7 @@ from eadp.core.facility import FacilityLocation, facility_location
 from eadp.core.quotas import alike, allocate
 from eadp.core.ranking import outliers, ranked
 from eadp.core.relevance import AGGREGATIONS, DISPERSIONS, Aggregation, Scoring, relevance
-from eadp.core.similarity import DENSE_LIMIT, CosineRows, similarity_within, token_similarity
+from eadp.core.similarity import DENSE_LIMIT, CosineRows, similarity_within, token_cosine, token_similarity
 from eadp.core.smoothing import polarize, smooth, smooth_maps
 from eadp.core.types import (
     Box,
@@ -63,6 +63,7 @@ __all__ = [
     "similarity_within",
     "smooth",
     "smooth_maps",
+    "token_cosine",
     "token_similarity",
     "trace",
 ]

@@ -6,11 +6,13 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 
-from eadp.core.facility import ROUNDING, FacilityLocation, facility_location
+from eadp.core import ties
+from eadp.core.facility import ROUNDING, FacilityLocation, facility_location, goal_of
 from eadp.core.similarity import DENSE_LIMIT, similarity_within
 
 
@@ -44,7 +46,8 @@ def cover_by_share(
 ) -> FacilityLocation:
     """As few tokens as reach `coverage` of all the blocks together, and at most `limit`.
 
-    F adds up over blocks and gains only fall, so the greedy over all blocks merges theirs, largest gain first.
+    F adds up over blocks and gains only fall, so the greedy over all blocks merges theirs, largest gain first; gains
+    that tie are taken block by block.
     """
     if len(blocks) == 1:
         similarity = similarity_within(features, matrix_limit)
@@ -54,12 +57,15 @@ def cover_by_share(
         _cover(features[block], weights[block], block.stop - block.start, backend, matrix_limit) for block in blocks
     ]
     whole = _merged(parts, blocks)
-    short = whole.gains.cumsum(0) < coverage * whole.everything * (1 - 1e-12)
-    k = min(int(short.sum()) + 1, len(whole.indices), limit or len(whole.indices))
+    short = whole.gains.cumsum(0) < goal_of(coverage, whole.everything)
+    useful = int((whole.gains > 0).sum())
+    k = min(int(short.sum()) + 1, useful, limit or useful)
     reached = min(1.0, whole.gains[:k].sum().item() / whole.everything)
-    # The next gain is the largest that is left, and K more tokens add at most K times that.
-    ahead = k * whole.gains[k].item() / whole.everything if k < len(whole.gains) else 0.0
-    bound = min(1.0, reached + ahead + ROUNDING, reached / (1 - 1 / math.e))
+    # K more tokens add at most K times the largest gain that is left. Ties in a block and between blocks can give away
+    # TIE of everything each at a pick.
+    given = 2 * ties.TIE * (k + 1)
+    ahead = k * whole.gains[k:].max().item() / whole.everything + given if k < len(whole.gains) else 0.0
+    bound = min(1.0, reached + ahead + ROUNDING, (reached + given) / (1 - 1 / math.e))
     return replace(whole, indices=whole.indices[:k], gains=whole.gains[:k], coverage=reached, bound=max(reached, bound))
 
 
@@ -82,12 +88,29 @@ def _backend(similarity: object, wanted: str) -> str:
 
 
 def _merged(parts: Sequence[FacilityLocation], blocks: Sequence[slice]) -> FacilityLocation:
-    """The parts' picks in one order, largest gain first, each part's own order kept."""
+    """The parts' picks in one order, largest gain first, each part's own order kept; block by block where gains tie."""
 
     def picks(part: FacilityLocation, block: slice) -> Iterator[tuple[float, int]]:
         return zip(part.gains.tolist(), (part.indices + block.start).tolist(), strict=True)
 
-    merged = list(heapq.merge(*map(picks, parts, blocks), key=lambda pick: -pick[0]))
+    queues = [picks(part, block) for part, block in zip(parts, blocks, strict=True)]
+    heads: list[tuple[float, int, int]] = []
+
+    def advance(which: int) -> None:
+        if (pick := next(queues[which], None)) is not None:
+            heapq.heappush(heads, (-pick[0], which, pick[1]))
+
+    for which in range(len(queues)):
+        advance(which)
+    merged: list[tuple[float, int]] = []
+    while heads:
+        floor = -heads[0][0] * (1 - ties.TIE)
+        tied = []
+        while heads and -heads[0][0] >= floor:
+            tied.append(heapq.heappop(heads))
+        for loss, which, index in sorted(tied, key=itemgetter(1)):
+            merged.append((-loss, index))
+            advance(which)
     everything = sum(part.everything for part in parts)
     gains = parts[0].gains.new_tensor([gain for gain, _ in merged])
     indices = parts[0].indices.new_tensor([index for _, index in merged])

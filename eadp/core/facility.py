@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
-from eadp.core import checks
-from eadp.core.similarity import CosineRows
+from eadp.core import checks, ties
+from eadp.core.similarity import CosineRows, exact
 
 BACKENDS = ("auto", "numba", "torch", "rows")
 
@@ -28,7 +29,7 @@ class FacilityLocation:
     """The greedy choice.
 
     indices:  K, in the order of picking.
-    gains:    K, float64, what each pick added to F.
+    gains:    K, float64, what each pick added to F; 0 where nothing was left to gain.
     coverage: F(picked) / F(all), in [0, 1].
     bound:    no K tokens at all reach more coverage than this; coverage / bound is the quality that is proved.
     everything: F(all), the unit of coverage and bound.
@@ -53,7 +54,8 @@ def facility_location(
     """Greedy maximiser of F. Give `keep` (how many), `coverage` (as few as reach it), or both (whichever comes first).
 
     similarity: N×N, finite, at least 0; or `CosineRows`. weights: N, finite, at least 0, not all 0.
-    Each step picks argmax_u Σ_j w_j · max(0, S_uj − C_j), the lowest index on a tie; then C ← max(C, S_u).
+    Each step picks argmax_u Σ_j w_j · max(0, S_uj − C_j); then C ← max(C, S_u). Ties go to the lowest index. Once no
+    similarity is above the coverage by more than rounding, the lowest indices that are left follow; see `core.ties`.
     symmetric: whether the matrix equals its transpose, as `token_similarity`'s does; None looks.
     """
     checks.known("backend", backend, BACKENDS)
@@ -72,17 +74,19 @@ def facility_location(
     limit, share = n if keep is None else keep, math.inf if coverage is None else coverage
     weights = weights.detach()
     if isinstance(similarity, CosineRows):
-        order, gains, everything, ahead = _by_rows(similarity, weights, limit, share)
+        solved = _by_rows(similarity, weights, limit, share)
     else:
         similarity = similarity.detach()
         if similarity.dtype not in (torch.float32, torch.float64):
             similarity = similarity.float()
         if backend == "numba" or (backend == "auto" and similarity.device.type == "cpu"):
-            order, gains, everything, ahead = _by_numba(similarity, weights, limit, share, symmetric)
+            solved = _by_numba(similarity, weights, limit, share, symmetric)
         else:
-            order, gains, everything, ahead = _by_torch(similarity, weights, limit, share)
+            solved = _by_torch(similarity, weights, limit, share)
+    order, gains, everything, ahead, behind = solved
     reached = min(1.0, gains.sum().item() / everything)
-    bound = min(1.0, reached + ahead / everything + ROUNDING, reached / (1 - 1 / math.e))
+    textbook = (reached + behind / everything) / (1 - 1 / math.e)
+    bound = min(1.0, reached + ahead / everything + ROUNDING, textbook)
     return FacilityLocation(order, gains, reached, max(reached, bound), everything)
 
 
@@ -107,18 +111,14 @@ def _check(similarity: Tensor | None, weights: Tensor) -> None:
         raise ValueError("similarity is 0 wherever there is weight: no token represents anything")
 
 
-def _exact(device: torch.device) -> torch.dtype:
-    """Gains in float32 drift and picks diverge late in a run; Apple's GPUs have nothing better."""
-    return torch.float32 if device.type == "mps" else torch.float64
+def goal_of(share: float, everything: float) -> float:
+    """A share is reached when it is reached but for rounding."""
+    return share * everything * (1 - ties.NOISE)
 
 
-def _goal(share: float, everything: float) -> float:
-    """A share is reached when it is reached but for the rounding of the sums."""
-    return share * everything * (1 - 1e-12)
-
-
-Solved = tuple[Tensor, Tensor, float, float]
-"""Order, gains, F of all tokens, and the sum of the K largest gains that are left after the last pick."""
+Solved = tuple[Tensor, Tensor, float, float, float]
+"""Order, gains, F of all tokens, what K more tokens could add at most, and the sum of what the picks gained less than
+the best because they tied with it."""
 
 
 def _by_numba(similarity: Tensor, weights: Tensor, limit: int, share: float, symmetric: bool | None) -> Solved:
@@ -130,12 +130,14 @@ def _by_numba(similarity: Tensor, weights: Tensor, limit: int, share: float, sym
         symmetric = is_symmetric(rows)
     columns = rows if symmetric else np.ascontiguousarray(rows.T)
     w = weights.double().cpu().numpy()
-    everything = float(w @ rows.max(axis=0))
+    highest = rows.max(axis=0)
+    everything = float(w @ highest)
     if not (rows.min() >= 0 and w.min() >= 0 and 0 < everything < math.inf):
         _check(similarity, weights)
-    order, gains, ahead = facility_greedy(rows, columns, w, limit, _goal(share, everything))
-    device = similarity.device
-    return torch.from_numpy(order).to(device), torch.from_numpy(gains).to(device), everything, ahead
+    noise = ties.NOISE * float(highest[w > 0].max())
+    order, gains, left, behind = facility_greedy(rows, columns, w, limit, goal_of(share, everything), noise, ties.TIE)
+    device, ahead = similarity.device, left + noise * float(w.sum())
+    return torch.from_numpy(order).to(device), torch.from_numpy(gains).to(device), everything, ahead, behind
 
 
 LOOK = 64
@@ -146,35 +148,45 @@ def _by_torch(similarity: Tensor, weights: Tensor, limit: int, share: float) -> 
     """On any device: the dense step in one scratch matrix, fixed shapes, nothing read back inside the loop."""
     _check(similarity, weights)
     n = len(similarity)
-    weights = weights.to(similarity.device, _exact(similarity.device))
-    everything = (weights @ similarity.amax(dim=0).to(weights)).item()
-    goal = _goal(share, everything)
+    weights = weights.to(similarity.device, exact(similarity.device))
+    highest = similarity.amax(dim=0).to(weights)
+    everything = (weights @ highest).item()
+    goal = goal_of(share, everything)
+    noise = ties.NOISE * highest[weights > 0].max().item()
     covered = torch.zeros_like(weights)
     scratch = weights.new_empty(n, n)
     taken = torch.zeros_like(weights, dtype=torch.bool)
     order = torch.empty(limit, dtype=torch.long, device=weights.device)
-    gains = weights.new_empty(limit)
+    gains, behind = weights.new_empty(limit), weights.new_zeros(1)
 
     def marginal() -> Tensor:
         torch.sub(similarity, covered, out=scratch)
-        return torch.mv(scratch.clamp_min_(0), weights)
+        return torch.mv(threshold(scratch, noise, 0.0, inplace=True), weights)
 
     done = limit
     for step in range(limit):
-        gain, pick = marginal().masked_fill_(taken, -1).max(dim=0, keepdim=True)
+        candidates = marginal().masked_fill_(taken, -1)
+        top, best = candidates.max(dim=0, keepdim=True)
+        raised = (scratch.index_select(0, best)[0] > 0).to(weights) @ weights
+        beside = similarity.index_select(0, best)[0]
+        pick = ties.first(ties.tied(candidates, top, noise * raised, beside >= beside[best] - noise))
+        chosen = similarity.index_select(0, pick)[0]
+        gain = ((chosen - covered).clamp_min_(0) @ weights).where(top > 0, 0.0)
         order[step : step + 1] = pick
         gains[step : step + 1] = gain
+        behind += (top - gain).clamp_min_(0)
         taken.index_fill_(0, pick, True)
-        torch.maximum(covered, similarity.index_select(0, pick)[0], out=covered)
+        torch.maximum(covered, chosen, out=covered)
         if goal < math.inf and (step % LOOK == LOOK - 1 or step == limit - 1):
+            useful = int((gains[: step + 1] > 0).sum())
             short = int((gains[: step + 1].cumsum(0) < goal).sum())
-            if short <= step:
-                done = short + 1
+            if min(short, useful) <= step:
+                done = min(short + 1, useful)
                 break
     order, gains = order[:done], gains[:done]
     covered = similarity[order].amax(dim=0).to(covered)
-    ahead = marginal().index_fill_(0, order, 0).topk(done).values.sum().item()
-    return order, gains, everything, ahead
+    ahead = (marginal().index_fill_(0, order, 0).topk(done).values.sum() + noise * weights.sum()).item()
+    return order, gains, everything, ahead, behind.item()
 
 
 STALE = 64
@@ -186,36 +198,56 @@ def _by_rows(similarity: CosineRows, weights: Tensor, limit: int, share: float) 
     computed anew, a batch of rows at a time (Minoux's lazy greedy)."""
     _check(None, weights)
     n, device = len(similarity), similarity.unit.device
-    weights = weights.to(device, _exact(device))
+    weights = weights.to(device, exact(device))
     everything = (weights @ similarity.own.to(weights)).item()
-    goal = _goal(share, everything)
+    goal = goal_of(share, everything)
+    noise = ties.NOISE * similarity.own[weights > 0].max().item()
     everyone = torch.arange(n, device=device)
     covered = torch.zeros_like(weights)
     bounds = torch.cat([similarity.rows(batch).to(weights) @ weights for batch in everyone.split(STALE)])
     fresh = torch.ones_like(weights, dtype=torch.bool)
     order: list[int] = []
     gains: list[float] = []
-    reached = 0.0
+    reached, behind = 0.0, 0.0
 
     def refresh(candidates: Tensor) -> None:
-        rise = (similarity.rows(candidates).to(weights) - covered).clamp_min_(0)
-        bounds[candidates] = rise @ weights
+        bounds[candidates] = threshold(similarity.rows(candidates).to(weights) - covered, noise, 0.0) @ weights
         fresh[candidates] = True
 
     while len(order) < limit and reached < goal:
-        while not fresh[pick := bounds.argmax()]:
-            top = bounds.topk(min(STALE, n - len(order))).indices
-            refresh(top[~fresh[top]])
-        rise = (similarity.rows(pick[None])[0].to(covered) - covered).clamp_min_(0)
+        best = bounds.argmax()
+        if not fresh[best]:
+            likely = bounds.topk(min(STALE, n - len(order))).indices
+            refresh(likely[~fresh[likely]])
+            continue
+        top = bounds[best]
+        if top <= 0:
+            break
+        row = similarity.rows(best[None])[0].to(weights)
+        raised = (row - covered > noise).to(weights) @ weights
+        tied = ties.tied(bounds, top, noise * raised, row >= row[best] - noise)
+        if not fresh[tied].all():
+            refresh(everyone[tied & ~fresh])
+            continue
+        pick = ties.first(tied)
+        if pick != best:
+            row = similarity.rows(pick)[0].to(weights)
+        rise = (row - covered).clamp_min_(0)
         covered += rise
         order.append(int(pick))
         gains.append((rise @ weights).item())
         reached += gains[-1]
+        behind += max(0.0, top.item() - gains[-1])
         fresh[:] = False
         bounds[pick] = -math.inf
+    if goal == math.inf:
+        left = everyone[bounds > -math.inf][: limit - len(order)].tolist()
+        order += left
+        gains += [0.0] * len(left)
+        bounds[left] = -math.inf
     # Stale bounds are too large, never too small: good for an upper bound, but the largest are worth computing.
     most = min(len(order), n - len(order))
     for batch in bounds.topk(most).indices.split(STALE):
         refresh(batch)
-    ahead = bounds.topk(most).values.sum().item()
-    return torch.tensor(order, device=device), weights.new_tensor(gains), everything, ahead
+    ahead = (bounds.topk(most).values.sum() + noise * weights.sum()).item()
+    return torch.tensor(order, device=device), weights.new_tensor(gains), everything, ahead, behind

@@ -1,7 +1,7 @@
 """The loops that numba compiles: facility location, greedy DPP and max-min on the CPU, one thread, exact.
 
 Elementwise passes run over contiguous rows, so that they vectorise; sums go in the order of the index, so that a value
-computed twice is the same to the last bit, and equal tokens tie exactly.
+computed twice is the same to the last bit. `noise` and `tie` are those of `eadp.core.ties`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ Vector = NDArray[np.float64]
 UNIT = 2.0**-53
 """Half the distance from 1 to the next float64: the relative error of one rounding."""
 
+LOWEST = -np.finfo(np.float64).max
+"""Below every number, above −∞, which marks what is gone."""
 
 TILE = 8
 """Side of the tiles that are turned at once: rows that lie a power of two apart share few lines of the cache."""
@@ -103,6 +105,40 @@ def _one_gain(row, weights, covered):  # type: ignore[no-untyped-def]
     return total
 
 
+@njit(cache=True, nogil=True, fastmath={"reassoc"})
+def _raised(row, weights, covered, noise):  # type: ignore[no-untyped-def]
+    """The weight of the columns that this row would raise by more than rounding."""
+    total = 0.0
+    for j in range(len(row)):
+        total += weights[j] if row[j] - covered[j] > noise else 0.0
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _first_tied(gains, best, row, noise, raised, tie):  # type: ignore[no-untyped-def]
+    """The lowest index that ties with the best candidate, whose row this is."""
+    top, alike = gains[best], row[best] - noise
+    close, rounding = top - tie * top, top - noise * raised
+    floor = min(close, rounding)
+    for u in range(best):
+        if gains[u] >= floor and (gains[u] >= close or row[u] >= alike):
+            return u
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _fill(order, done, n):  # type: ignore[no-untyped-def]
+    """Nothing is left to gain: the lowest of the n indices that are left take the places from `done` on. How many."""
+    left = np.ones(n, np.bool_)
+    for pick in order[:done]:
+        left[pick] = False
+    for u in range(n):
+        if left[u] and done < len(order):
+            order[done] = u
+            done += 1
+    return done
+
+
 @njit(cache=True, nogil=True)
 def _cover(row, weights, covered, changed, before):  # type: ignore[no-untyped-def]
     """C ← max(C, row): which columns rose, from what, how many, and the gain. Late in a run few do: most chunks are
@@ -125,17 +161,18 @@ def _cover(row, weights, covered, changed, before):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def facility_greedy(rows, columns, weights, limit, goal):  # type: ignore[no-untyped-def]
+def facility_greedy(rows, columns, weights, limit, goal, noise, tie):  # type: ignore[no-untyped-def]
     """Greedy facility location with gains that are kept up to date. rows: S; columns: Sᵀ, the same array if symmetric.
 
     When the coverage of column j rises from o to n, candidate u loses w_j · max(0, min(S_uj, n) − o): one pass over
     column j, and after the first picks few columns rise at each step. Every update may round, so a gain is known to
     within a slack; candidates that close to the best are summed anew before one of them is picked.
 
-    Stops after `limit` picks or once F reaches `goal`. Returns the order, the gains, and the sum of the K largest left.
+    Stops after `limit` picks, or once F reaches a finite `goal` or nothing is left to gain. Returns the order, the
+    gains, the sum of the K largest left, and how much less the picks gained than the best because of ties.
     """
     n = len(rows)
-    order, picked_gains = np.empty(limit, np.int64), np.empty(limit)
+    order, picked_gains = np.empty(limit, np.int64), np.zeros(limit)
     changed, before = np.empty(n, np.int64), np.empty(n)
     covered, gains = np.zeros(n), np.empty(n)
     # A column that weighs nothing counts as covered, and never costs a pass.
@@ -143,7 +180,7 @@ def facility_greedy(rows, columns, weights, limit, goal):  # type: ignore[no-unt
         if weights[j] == 0.0:
             covered[j] = np.inf
     _first_gains(columns, weights, gains)
-    reached, scale, updates, done = 0.0, _maximum(gains), 0, 0
+    reached, behind, scale, updates, done = 0.0, 0.0, _maximum(gains), 0, 0
     while done < limit and reached < goal:
         top = _maximum(gains)
         floor = top - 4.0 * (updates + n) * UNIT * scale
@@ -157,11 +194,19 @@ def facility_greedy(rows, columns, weights, limit, goal):  # type: ignore[no-unt
                 if gains[u] >= floor:
                     gains[u] = _one_gain(rows[u], weights, covered)
             top = _maximum(gains)
+        if top == -np.inf:
+            break
         pick = _first_at_least(gains, top)
+        raised = _raised(rows[pick], weights, covered, noise)
+        if raised == 0.0:
+            gains[pick] = -np.inf
+            continue
+        pick = _first_tied(gains, pick, rows[pick], noise, raised, tie)
 
         count, gain = _cover(rows[pick], weights, covered, changed, before)
         order[done], picked_gains[done] = pick, gain
         reached += gain
+        behind += max(0.0, top - gain)
         done += 1
         if 4 * count > 3 * n:  # computing a column anew is cheaper than correcting it
             _dense_gains(columns, weights, covered, order[:done], gains)
@@ -176,7 +221,9 @@ def facility_greedy(rows, columns, weights, limit, goal):  # type: ignore[no-unt
                     rise = (value if value < new else new) - old
                     gains[u] -= w * (rise if rise > 0.0 else 0.0)
             updates += count
-    return order[:done], picked_gains[:done], _largest(gains, done)
+    if goal == np.inf:
+        done = _fill(order, done, n)
+    return order[:done], picked_gains[:done], _largest(gains, done), behind
 
 
 @njit(cache=True, nogil=True)
@@ -191,44 +238,71 @@ def _largest(values, k):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def dpp_greedy(kernel, limit):  # type: ignore[no-untyped-def]
+def dpp_greedy(kernel, limit, noise, tie):  # type: ignore[no-untyped-def]
     """Greedy MAP of a DPP: pick the largest marginal variance, then take its share out of all the others.
 
     `factor` holds the rows of a partial Cholesky factor: e_j = (L_pj − Σ_s factor_sp · factor_sj) / d_p, d²_j −= e²_j.
-    A pick whose variance is gone (the kernel's rank is used up) explains nothing more: its row stays 0.
+    Each step adds to the rounding of the variances that are left: `noise` of a token's own variance, step by step.
     """
     n = len(kernel)
-    left = np.empty(n)
+    own, left = np.empty(n), np.empty(n)
     for j in range(n):
-        left[j] = kernel[j, j]
-    vanished = 1e-12 * max(0.0, left.max())
-    factor = np.zeros((limit, n))
-    order, variances = np.empty(limit, np.int64), np.empty(limit)
-    for step in range(limit):
-        pick = np.argmax(left)
-        variance = left[pick]
-        order[step], variances[step] = pick, max(0.0, variance)
-        if variance > vanished:
-            row = factor[step]
+        own[j] = left[j] = kernel[j, j]
+    factor = np.empty((limit, n))
+    order, variances = np.empty(limit, np.int64), np.zeros(limit)
+    alike = (1.0 - 2.0 * noise) ** 2
+    done = 0
+    while done < limit:
+        rounding = noise * (done + 1)
+        top, pick = 0.0, -1
+        for j in range(n):
+            if left[j] > top and left[j] > rounding * own[j]:
+                top, pick = left[j], j
+        if pick < 0:
+            break
+        close, floor = top - tie * top, top - max(tie * top, rounding * own[pick])
+        for u in range(pick):
+            if left[u] >= floor and left[u] > rounding * own[u]:
+                both = np.float64(kernel[pick, u])
+                if left[u] >= close or both * both >= alike * own[pick] * own[u]:
+                    pick = u
+                    break
+        variance, row = left[pick], factor[done]
+        order[done], variances[done] = pick, variance
+        for j in range(n):
+            row[j] = kernel[pick, j]
+        for s in range(done):
+            share, earlier = factor[s, pick], factor[s]
             for j in range(n):
-                row[j] = kernel[pick, j]
-            for s in range(step):
-                share, earlier = factor[s, pick], factor[s]
-                if share != 0.0:
-                    for j in range(n):
-                        row[j] -= share * earlier[j]
-            scale = 1.0 / np.sqrt(variance)
-            for j in range(n):
-                row[j] *= scale
-                left[j] -= row[j] * row[j]
+                row[j] -= share * earlier[j]
+        scale = 1.0 / np.sqrt(variance)
+        for j in range(n):
+            row[j] *= scale
+            left[j] -= row[j] * row[j]
         left[pick] = -np.inf
+        done += 1
+    _fill(order, done, n)
     return order, variances
 
 
 @njit(cache=True, nogil=True)
-def max_min_greedy(distance, limit):  # type: ignore[no-untyped-def]
+def _farthest(nearest, distance, noise, tie):  # type: ignore[no-untyped-def]
+    """The lowest index that ties with the largest of these distances; of those that are left if none is above noise."""
+    best = np.argmax(nearest)
+    top = nearest[best]
+    if top <= noise:
+        return _first_at_least(nearest, LOWEST)
+    close, floor = top - tie * top, top - max(tie * top, noise)
+    for u in range(best):
+        if nearest[u] >= floor and (nearest[u] >= close or distance[best, u] <= noise):
+            return u
+    return best
+
+
+@njit(cache=True, nogil=True)
+def max_min_greedy(distance, limit, noise, tie):  # type: ignore[no-untyped-def]
     """Farthest-first: start from the token whose nearest neighbour is farthest, then always the farthest from its
-    nearest kept token."""
+    nearest kept token. A distance that rounding could make is 0."""
     n = len(distance)
     nearest = np.full(n, np.inf)
     for i in range(n):
@@ -236,14 +310,14 @@ def max_min_greedy(distance, limit):  # type: ignore[no-untyped-def]
             if j != i and distance[i, j] < nearest[i]:
                 nearest[i] = distance[i, j]
     order, distances = np.empty(limit, np.int64), np.empty(limit)
-    pick = np.argmax(nearest)
-    order[0], distances[0] = pick, nearest[pick]
-    nearest[:] = np.inf
-    for step in range(1, limit):
-        nearest[pick] = -np.inf
+    for step in range(limit):
+        pick = _farthest(nearest, distance, noise, tie)
+        order[step] = pick
+        distances[step] = nearest[pick] if nearest[pick] > noise else 0.0
+        if step == 0:
+            nearest[:] = np.inf
         row = distance[pick]
         for j in range(n):
             nearest[j] = min(nearest[j], np.float64(row[j]))
-        pick = np.argmax(nearest)
-        order[step], distances[step] = pick, nearest[pick]
+        nearest[pick] = -np.inf
     return order, distances

@@ -27,6 +27,11 @@ def unit_rows(x: Tensor, what: str = "features") -> Tensor:
     return x / norms.masked_fill(norms == 0, 1)
 
 
+def exact(device: torch.device) -> torch.dtype:
+    """What small differences are computed in: float64, but Apple's GPUs have nothing better than float32."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def own_similarity(unit: Tensor) -> Tensor:
     """N, what a token has with itself: 1, or 0.5 for one of zero norm."""
     return torch.where(unit.any(dim=1), 1.0, 0.5).to(unit)
@@ -52,6 +57,16 @@ def token_similarity(features: Tensor) -> Tensor:
         out[end:, start:end] = panel[:, end - start :].T
     out.diagonal().copy_(own_similarity(x))
     return out
+
+
+@part("similarity")
+def token_cosine(features: Tensor) -> Tensor:
+    """N×N cosines in float64, exactly symmetric, from N×d features. 0 from and to a token of zero norm.
+
+    For selections that subtract cosines from each other. Float32 cosines have full rank by their rounding alone, and
+    that would choose the later picks of a DPP; rounding of the features leaves the rank as it is.
+    """
+    return token_similarity(features.detach().to(exact(features.device))).mul_(2).sub_(1)
 
 
 @dataclass(frozen=True)
