@@ -12,7 +12,7 @@ HOSTS   := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo test test-fast test-hosts test-vllm lint browser gallery setup bench clean
+.PHONY: pocket demo parity test test-fast test-hosts test-vllm lint browser gallery setup bench clean
 .DEFAULT_GOAL := help
 
 help: ## What there is
@@ -52,6 +52,10 @@ browser: ## Debian's Chromium and fonts for the tests in a real browser, where t
 
 gallery: $(READY) ## Draw docs/gallery.md and its pictures anew
 	$(BIN)/python -m eadp.view.gallery
+
+VECTORS ?= tests/golden
+parity: $(READY) ## Replay golden vectors of the releases, write docs/parity.md's table; VECTORS=folder for others
+	$(BIN)/python benchmarks/parity.py $(VECTORS)
 
 bench: $(READY) ## The selection benchmark, beside its peers
 	$(PIP) -e ".[peers]"

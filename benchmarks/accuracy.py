@@ -22,7 +22,11 @@ from eadp.methods import NAMES
 SHARES = (0.25, 0.125, 0.0625)
 # The pocket tower's last layer is the identity: its attention says nothing, so the layer before it stands in.
 # Four layers let no method inside the language model reach a low mean: budgets count what the last cut leaves.
-OPTIONS: dict[str, dict[str, Any]] = {"prumerge": {"layer": -2}, "sparsevlm": {"budget": "after_prune"}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "prumerge": {"layer": -2},
+    "sparsevlm": {"budget": "after_prune"},
+    "trim": {"exact": True},
+}
 
 
 def main(samples: int = 320) -> None:

@@ -29,7 +29,7 @@ CASES: dict[str, tuple[Grid, int, int]] = {  # grid, width of the tokens, depth 
     "Qwen2.5-VL-3B": ((36, 36), 2048, 32),
 }
 KEEPS = (64, 128)
-WORDS, SHARED = 30, 768
+WORDS, SHARED, TOWER = 30, 768, 1024
 BEFORE = [name for name in NAMES if REGISTRY[name].stage == "before"]
 
 
@@ -37,15 +37,18 @@ def image(grid: Grid, width: int, method: Method, depth: int) -> VisualTokens:
     """The same image for every method, with what it asks for beside."""
     n, g = grid[0] * grid[1], torch.Generator().manual_seed(1)
     aligned = torch.randn(n, SHARED, generator=g)
-    received, keys = torch.rand(2, n, generator=g), torch.randn(n, 16, 64, generator=g)
+    cls, received = torch.rand(2, n, generator=g) / n
+    keys = torch.randn(n, 16, 64, generator=g)
     layers = method.vision_layers(depth, "llava")
     seen_at = method.resolution([grid], square=False)
     return VisualTokens(
         common.image_like(*grid, width),
         aligned,
         [grid],
-        attention=[TowerAttention(layer, depth, keys, received[0] / n, received[1] / n) for layer in layers],
-        extra=torch.randn(sum(rows * columns for rows, columns in seen_at) or 1, width, generator=g),
+        attention=[TowerAttention(layer, depth, keys, cls, received, cls) for layer in layers],
+        tower=torch.randn(n, TOWER, generator=g),
+        tower_cls=torch.randn(1, TOWER, generator=g),
+        extra=torch.randn(sum(rows * columns for rows, columns in seen_at), width, generator=g) if seen_at else None,
         extra_grids=seen_at,
     )
 

@@ -68,8 +68,9 @@ def _words(relevance: Relevance | None) -> Table:
     """The first question's words, the ones that point first."""
     table = Table("word", "entropy", "kept", title="words of the first question, by entropy")
     if relevance is not None and relevance.words is not None:
-        for i in relevance.entropy.argsort().tolist():
-            table.add_row(relevance.words[i], f"{relevance.entropy[i]:.2f}", "yes" if relevance.kept[i] else "")
+        entropy, kept = relevance.word_entropy, relevance.word_kept
+        for i in entropy.argsort().tolist():
+            table.add_row(relevance.words[i], f"{entropy[i]:.2f}", "yes" if kept[i] else "")
     return table
 
 

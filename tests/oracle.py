@@ -1,5 +1,6 @@
 """The paper's equations read anew in float64 NumPy, as plainly as they stand there. Slow, and used by tests alone."""
 
+import itertools
 import math
 
 import numpy as np
@@ -39,11 +40,16 @@ def dense(c, q, tau, gamma, kind="entropy", aggregation="neg_entropy"):
     if aggregation == "neg_entropy":
         score = softmax(-hk / gamma) @ ck
     elif aggregation == "gated":
+        gate = 1 / (1 + np.exp(-(hk.mean() - hk)))
+        score = gate / (gate.sum() + 1e-6) @ ck
+    elif aggregation == "gated_softmax":
         score = softmax(1.0 * (h.mean() - hk)) @ ck
     elif aggregation == "inverse_entropy":
-        score = (softmax(ck / (hk[:, None] * gamma), axis=0) * ck).sum(axis=0)
+        score = (softmax(ck / ((hk[:, None] + 1e-6) * gamma), axis=0) * ck).sum(axis=0)
+    elif aggregation == "inverse_entropy_flat":
+        score = softmax(1 / ((hk + 1e-6) * gamma)) @ ck
     else:
-        score = np.sort(ck, axis=0)[-min(3, len(ck)) :].mean(axis=0)
+        score = np.sort(ck, axis=0)[-min(5, len(ck)) :].mean(axis=0)
     return h, kept, score
 
 
@@ -114,3 +120,20 @@ def max_min(distance, k):
         rest = [i for i in range(n) if i not in order]
         order.append(max(rest, key=lambda i: (min(distance[i, j] for j in order), -i)))
     return order
+
+
+def algorithm_1(features, aligned, text, pooled, grids, budget, beta=2.0, **settings):
+    """Algorithm 1 with B ≥ 1 blocks of any size: S^I block by block, one min-max, quotas by importance with the paper's
+    floors, and one greedy per block. Gives the weights of each block, the quotas, and the picks of each block."""
+    bounds = np.cumsum([0, *[rows * columns for rows, columns in grids]])
+    blocks = [slice(start, end) for start, end in itertools.pairwise(bounds)]
+    raw = [relevance(aligned[block], [text], [pooled], **settings) for block in blocks]
+    score = min_max(np.concatenate(raw))
+    weights = [smooth(score[block], *grid) ** beta for block, grid in zip(blocks, grids, strict=True)]
+    total = sum(each.sum() for each in weights)
+    quotas = [max(1, math.floor(each.sum() / total * budget)) for each in weights]
+    picks = [
+        facility_location(similarity(features[block]), each, quota)[0]
+        for block, each, quota in zip(blocks, weights, quotas, strict=True)
+    ]
+    return weights, quotas, picks

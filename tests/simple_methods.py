@@ -13,7 +13,15 @@ from eadp.methods import Method
 
 
 @dataclass(frozen=True)
-class EverySecond(Method):
+class InPlace(Method):
+    """Kept tokens stay where they were."""
+
+    positions = "keep"
+    newlines = "kept rows"
+
+
+@dataclass(frozen=True)
+class EverySecond(InPlace):
     name = "test_every_second"
     citation = "none"
     step: int = 2
@@ -23,7 +31,7 @@ class EverySecond(Method):
 
 
 @dataclass(frozen=True)
-class Ragged(Method):
+class Ragged(InPlace):
     """Keeps another number of tokens for every image."""
 
     name = "test_ragged"
@@ -36,7 +44,7 @@ class Ragged(Method):
 
 
 @dataclass(frozen=True)
-class Pairs(Method):
+class Pairs(InPlace):
     """Keeps every second token as the mean of itself and the next."""
 
     name = "test_pairs"
@@ -52,7 +60,7 @@ class Pairs(Method):
 
 
 @dataclass(frozen=True)
-class Nearest(Method):
+class Nearest(InPlace):
     """Keeps the tokens nearest to the question, exactly `keep`."""
 
     name = "test_nearest"
@@ -78,7 +86,7 @@ class Guide:
         self.space, self.width = space, width
         self.asked = []
 
-    def encode(self, question: str) -> TextGuide:
+    def encode(self, question: str, layout: str = "words") -> TextGuide:
         self.asked.append(question)
         generator = torch.Generator().manual_seed(sum(map(ord, question)))
         tokens = torch.randn(len(question), self.width, generator=generator)

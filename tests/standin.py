@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 SAMPLES = 12
+NEWLINES = 24
 
 
 def right(task, number, method, keep):
@@ -53,7 +54,8 @@ def answer(journal, given, model, working):
                 if key in known:
                     continue
                 time.sleep(0.02)
-                used = {"tokens": int(model.get("keep", 576)), "layer_mean": float(model.get("keep", 576))}
+                kept = int(model.get("keep", 576))
+                used = {"tokens": kept, "sent": kept + NEWLINES, "layer_mean": float(kept)}
                 record = {"key": key, "task": task, **used, "prepare_seconds": 0.0, "generate_seconds": 0.02}
                 file.write(json.dumps(record) + "\n")
                 file.flush()

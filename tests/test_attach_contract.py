@@ -231,8 +231,8 @@ def test_selections_that_cannot_be_carried_out(selection: Selection, says: str) 
 def test_newlines_of_empty_rows_go_unless_they_are_kept() -> None:
     model, inputs = tiny.model("llava_next"), tiny.inputs("llava_next", [[(30, 50)]])
     placeholders = inputs["input_ids"] == model.config.image_token_id
-    for keep_newlines, rows in ((False, 1), (True, 4)):
-        with eadp.attach(model, method=First(keep=18), keep_newlines=keep_newlines) as pruned:
+    for which, rows in (("none", 0), ("kept rows", 1), ("all", 4)):
+        with eadp.attach(model, method=First(keep=18), newlines=which) as pruned:
             model(**inputs)
         assert int(pruned.columns[placeholders].sum()) == 18 + rows
 

@@ -91,6 +91,7 @@ def test_cache_bytes_are_those_of_its_tensors(loaded):
 def test_tokens_after_the_cuts_and_over_the_layers(report):
     assert (report.base.runs[0].after, report.base.runs[0].layer_mean) == (TOKENS, TOKENS)
     assert (row(report, "eadp").runs[0].after, row(report, "eadp").runs[0].layer_mean) == (64, 64)
+    assert (report.base.runs[0].sent, row(report, "eadp").runs[0].sent) == (TOKENS, 64)
     fastv = row(report, "fastv").runs[0]
     assert (fastv.visual, fastv.after) == (TOKENS, 64)
     assert fastv.layer_mean == (TOKENS + 3 * 64) / 4
@@ -139,7 +140,7 @@ def test_a_question_is_read_anew_by_every_row(loaded, monkeypatch):
     model, processor, guide, inputs = loaded
     read = []
     encode = guide._encode
-    monkeypatch.setattr(guide, "_encode", lambda question: read.append(question) or encode(question))
+    monkeypatch.setattr(guide, "_encode", lambda question, layout: read.append(question) or encode(question, layout))
     methods = [make("eadp", keep=keep) for keep in (64, 32)]
     same = [inputs[0]] * 2
     bench(TINY, model, processor, methods, same, clock=clock("cpu", model.device), guide=guide, new_tokens=1)
@@ -153,7 +154,7 @@ def test_only_samples_for_warming_up_are_nothing_to_measure(loaded):
 
 
 def run(prefill, latency):
-    return Run(prefill, prefill, None, latency, dict.fromkeys(PARTS, prefill / len(PARTS)), 100, 10, 5, 5.0)
+    return Run(prefill, prefill, None, latency, dict.fromkeys(PARTS, prefill / len(PARTS)), 100, 10, 5, 6, 5.0)
 
 
 def reported(*times, adds=(1000, 500)):

@@ -53,16 +53,22 @@ def test_json_has_the_machine_every_run_and_the_ratios(measured):
         assert each["ratio"]["prefill"].keys() == {"median", "low", "high"}
         assert each["parts_ms"].keys() == set(PARTS)
     assert found["rows"][1]["cache_bytes"] < found["rows"][2]["cache_bytes"] < found["rows"][0]["cache_bytes"]
-    assert found["rows"][2]["tokens_after"] == 288
+    assert found["rows"][2]["tokens_after"] == found["rows"][2]["tokens_sent"] == 288
 
 
 def test_csv_has_a_line_a_run_and_markdown_the_tables(measured):
     with (measured[0] / "bench.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 5 * 2
+    assert {(line["after"], line["sent"]) for line in lines if line["method"] == "eadp"} == {
+        ("64", "64"),
+        ("288", "288"),
+    }
     assert float(lines[0]["prefill"]) == pytest.approx(sum(float(lines[0][part]) for part in PARTS))
     text = (measured[0] / "bench.md").read_text()
     assert text.count("| eadp 64 |") == 4
+    assert "| eadp 64 | 64 | 64 |" in text
+    assert "| row | patches | sent |" in text
 
 
 def test_the_plot_has_a_panel_for_accuracy(measured):

@@ -19,7 +19,7 @@ def scene(grids=((8, 8),), seed=0, m=7, c=16, d=24, layout=None):
     aligned = torch.randn(n, c, generator=g)
     words = torch.randn(m, c, generator=g) + 2 * aligned[torch.randint(n, (m,), generator=g)]
     tokens = VisualTokens(torch.randn(n, d, generator=g), aligned, grids, layout)
-    return tokens, TextGuide(words, words.mean(0), [f"w{i}" for i in range(m)], padding=torch.randn(3, c, generator=g))
+    return tokens, TextGuide(words, words.mean(0), [f"w{i}" for i in range(m)])
 
 
 def expected(tokens, text, keep, beta=2.0, **settings):
@@ -61,7 +61,7 @@ def test_blocks_share_exactly_the_budget_and_keep_original_order(grids, share, r
         grids = [*grids, (2, 2)]
     tokens, text = scene(tuple(grids))
     picked = EADP(keep=share, allocation=rule).select(tokens, text)
-    assert len(picked) == sum(picked.quotas) == max(1, int(share * len(tokens) + 0.5))
+    assert len(picked) == sum(picked.quotas) == max(1, round(share * len(tokens)))
     assert (picked.indices.diff() > 0).all()
     assert sorted(picked.order.tolist()) == picked.indices.tolist()
     assert (picked.gains.diff() <= 1e-9).all()
@@ -117,8 +117,10 @@ def test_beta_zero_ignores_the_question():
 def test_a_block_that_the_map_leaves_at_zero_is_covered_evenly():
     tokens, text = scene(((4, 4), (4, 4)))
     aligned = tokens.aligned.clone()
-    aligned[16:] = aligned[EADP(keep=1).relevance(tokens, text).score.argmin()]
-    picked = EADP(keep=8, allocation="uniform").select(dataclasses.replace(tokens, aligned=aligned), text)
+    aligned[16:] = aligned[EADP(keep=1, scope="image").relevance(tokens, text).score.argmin()]
+    picked = EADP(keep=8, scope="image", allocation="uniform").select(
+        dataclasses.replace(tokens, aligned=aligned), text
+    )
     assert picked.relevance.polarized[16:].max() == 0
     order, _ = oracle.facility_location(oracle.similarity(tokens.features[16:]), np.ones(16), 4)
     assert [i - 16 for i in picked.order.tolist() if i >= 16] == order
@@ -168,21 +170,77 @@ def test_no_words_left_is_said_in_the_result():
     assert "no words" in picked.notes[0]
 
 
+@pytest.mark.parametrize("grids", [((8, 8),), ((6, 6),) * 5, ((4, 5), (3, 3), (6, 2)), ((1, 7), (5, 5))])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_paper_preset_is_algorithm_1_with_its_batch_of_blocks(grids, seed):
+    tokens, text = scene(grids, seed=seed)
+    budget = len(tokens) // 4
+    picked = EADP.paper(budget, tau=0.05, gamma=0.05).select(tokens, text)
+    weights, quotas, picks = oracle.algorithm_1(
+        tokens.features, tokens.aligned, text.tokens, text.pooled, grids, budget, tau=0.05, gamma=0.05
+    )
+    np.testing.assert_allclose(picked.relevance.polarized, np.concatenate(weights), atol=1e-4)
+    assert picked.quotas == tuple(quotas)
+    for block, order in zip(tokens.blocks, picks, strict=True):
+        assert [i - block.start for i in picked.order.tolist() if block.start <= i < block.stop] == order
+
+
 def test_the_paper_preset_is_the_defaults_with_floors():
-    assert EADP.paper(64) == EADP(keep=64, exact=False)
+    assert EADP.paper(64) == EADP(keep=64, rounding="paper")
+    assert methods.make("eadp", preset="paper", family="qwen2_5_vl", keep=64) == EADP.paper(64)
 
 
 @pytest.mark.parametrize("family", PUBLISHED)
-def test_the_published_preset_counts_padding_as_words(family):
+def test_the_published_preset_counts_every_slot_as_a_word(family):
     tokens, text = scene(((4, 4), (4, 4)))
     method = EADP.published(8, family)
-    assert method.padded_text
-    assert method.positions == "renumber"
-    with_padding = dataclasses.replace(text, tokens=torch.cat([text.tokens, text.padding]))
-    same = dataclasses.replace(method, padded_text=False).select(tokens, with_padding)
-    assert method.select(tokens, text).order.tolist() == same.order.tolist()
-    with pytest.raises(ValueError, match="must carry `padding`"):
-        method.select(tokens, dataclasses.replace(text, padding=None))
+    assert method == methods.make("eadp", preset="published", family=family, keep=8)
+    assert method.text_layout == "slots"
+    assert method.positions_on(family) == "renumber"
+    assert method.newlines == "none"
+    kept = method.select(tokens, text).relevance.kept
+    assert kept.sum(0).tolist() == [max(1, int(method.q * 7))] * kept.shape[1]
+    assert EADP.published(8, family, mu=1.0).mu == 1.0
+
+
+def test_one_scope_for_the_words_or_one_pool_for_everything():
+    tokens, text = scene(((4, 4), (4, 4)))
+    block, image, pool = (EADP(keep=8, scope=scope).select(tokens, text) for scope in ("block", "image", "pool"))
+    assert block.relevance.entropy.shape == (7, 2)
+    assert image.relevance.entropy.shape == pool.relevance.entropy.shape == (7, 1)
+    torch.testing.assert_close(image.relevance.score, pool.relevance.score)
+    assert torch.equal(pool.relevance.smoothed, pool.relevance.score)
+    assert not torch.equal(image.relevance.smoothed, image.relevance.score)
+    whole = oracle.facility_location(oracle.similarity(tokens.features), pool.relevance.polarized.numpy(), 8)[0]
+    assert pool.order.tolist() == whole
+
+
+@pytest.mark.parametrize(("grid", "smoothed"), [((3, 12), (6, 6)), ((3, 5), None), ((12, 48), (24, 24))])
+def test_the_release_guesses_the_map_from_the_number_of_tokens(grid, smoothed):
+    tokens, text = scene((grid,))
+    found = EADP(keep=4, smoothing_grid="guessed").select(tokens, text).relevance
+    expected = found.score if smoothed is None else oracle.smooth(found.score, *smoothed)
+    np.testing.assert_allclose(found.smoothed, expected, atol=1e-5)
+
+
+def test_tokens_can_represent_each_other_by_the_towers_rows():
+    tokens, text = scene()
+    picked = EADP(keep=9, similarity="aligned").select(tokens, text)
+    weights = picked.relevance.polarized.numpy()
+    assert picked.order.tolist() == oracle.facility_location(oracle.similarity(tokens.aligned), weights, 9)[0]
+
+
+def test_the_ablations_pick_by_weight_alone_or_by_a_dpp():
+    tokens, text = scene()
+    top = EADP(keep=9, selection="topk").select(tokens, text)
+    weights = top.relevance.polarized
+    assert top.order.tolist() == weights.sort(descending=True, stable=True).indices[:9].tolist()
+    varied = EADP(keep=9, selection="dpp").select(tokens, text)
+    w = weights.numpy()
+    assert varied.order.tolist() == oracle.dpp(w[:, None] * oracle.cosine(tokens.features, tokens.features) * w, 9)
+    assert top.coverage is varied.coverage is None
+    with pytest.raises(ValueError, match=r"only facility_location.*keep="):
+        EADP(coverage=0.9, selection="dpp")
 
 
 def test_methods_are_found_by_name():
@@ -208,7 +266,11 @@ def test_methods_are_found_by_name():
         ({"keep": 4, "dispersion": "x"}, ValueError, "known: entropy"),
         ({"keep": 4, "aggregation": "x"}, ValueError, "known: neg_entropy"),
         ({"keep": 4, "backend": "x"}, ValueError, "known: auto"),
-        ({"keep": 4, "positions": "x"}, ValueError, "known: keep, renumber"),
+        ({"keep": 4, "words": "x"}, ValueError, "known: words, slots"),
+        ({"keep": 4, "scope": "x"}, ValueError, "known: block, image, pool"),
+        ({"keep": 4, "rounding": "x"}, ValueError, "known: exact, paper, released"),
+        ({"keep": 4, "selection": "x"}, ValueError, "known: facility_location, dpp, topk"),
+        ({"keep": 4, "top_words": 0}, ValueError, "top_words"),
     ],
 )
 def test_bad_settings_fail_before_anything_is_computed(settings, error, message):
@@ -219,6 +281,12 @@ def test_bad_settings_fail_before_anything_is_computed(settings, error, message)
 def test_unknown_families_are_listed():
     with pytest.raises(ValueError, match="'bert'; known: llava"):
         EADP.published(8, "bert")
+    with pytest.raises(ValueError, match="'notes'; known: paper, published"):
+        methods.make("eadp", preset="notes", family="llava", keep=8)
+    with pytest.raises(ValueError, match="give family="):
+        methods.make("eadp", preset="published", keep=8)
+    with pytest.raises(ValueError, match="divprune has no preset 'published'"):
+        methods.make("divprune", preset="published", family="llava", keep=8)
 
 
 F, A = torch.randn(12, 5), torch.randn(12, 4)
@@ -254,5 +322,11 @@ def test_what_eadp_cannot_do_without():
     bad[3, 1] = float("nan")
     with pytest.raises(ValueError, match=r"features\[3, 1\] is nan"):
         EADP(keep=5).select(dataclasses.replace(tokens, features=bad), text)
-    with pytest.raises(ValueError, match="constant"):
-        EADP(keep=5).select(dataclasses.replace(tokens, aligned=torch.ones_like(tokens.aligned)), text)
+
+
+def test_an_image_that_the_text_does_not_tell_apart_is_covered_evenly():
+    tokens, text = scene()
+    blank = dataclasses.replace(tokens, aligned=torch.ones_like(tokens.aligned))
+    picked = EADP(keep=5).select(blank, text)
+    assert "covered evenly" in picked.notes[0]
+    assert picked.order.tolist() == oracle.facility_location(oracle.similarity(tokens.features), np.ones(64), 5)[0]

@@ -34,12 +34,13 @@ def test_rows_that_lost_all_tokens_lose_their_newline() -> None:
     with convert(model):
         inputs = tiny.inputs("llava_onevision", CLIP)
         assert int((inputs["input_ids"] == model.config.video_token_id).sum()) == 3 * 3 * 4
-        for keep_newlines, newlines in ((False, 7), (True, 9)):
-            with eadp.attach(model, method=EverySecond(step=4), keep_newlines=keep_newlines) as pruned:
+        for which, newlines in (("none", 0), ("kept rows", 7), ("all", 9)):
+            with eadp.attach(model, method=EverySecond(step=4), newlines=which) as pruned:
                 _, logits = answers(model, **inputs)
             kept = pruned.columns[inputs["input_ids"] == model.config.video_token_id].view(9, 4)
             assert kept[:, :3].flatten().nonzero().flatten().tolist() == list(range(0, 27, 4))
-            assert int(kept[:, 3].sum()) == newlines
+            assert int(kept[:, 3].sum()) == pruned.last[0].newlines == newlines
+            assert pruned.last[0].sent == len(pruned.last[0]) + newlines
             by_hand = shortened(model, inputs, pruned.columns, "keep")
             torch.testing.assert_close(answers(model, **by_hand)[1], logits, rtol=1e-4, atol=1e-4)
 

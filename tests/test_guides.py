@@ -102,9 +102,9 @@ def siglip(unigram_tokenizer):
     return model
 
 
-def siglip_guide(siglip, tokenizer):
+def siglip_guide(siglip, tokenizer, **options):
     norm = siglip.vision_model.post_layernorm
-    return SiglipGuide(text_model=siglip.text_model, post_layernorm=norm, tokenizer=tokenizer)
+    return SiglipGuide(text_model=siglip.text_model, post_layernorm=norm, tokenizer=tokenizer, **options)
 
 
 class TestCLIP:
@@ -127,18 +127,41 @@ class TestCLIP:
         assert guide.words == ("the", "red", "cup")
         torch.testing.assert_close(guide.tokens, clip.text_projection(states)[1:-1], atol=1e-6, rtol=0)
 
-    def test_padding_holds_every_other_slot(self, clip, clip_tokenizer):
-        ids = clip_tokenizer("the dog", padding="max_length", max_length=LENGTH, return_tensors="pt")
-        states = clip.text_projection(clip.text_model(**ids).last_hidden_state)[0]
-        padding = clip_guide(clip, clip_tokenizer).encode("the dog").padding
-        torch.testing.assert_close(padding, torch.cat([states[:1], states[3:]]), atol=1e-6, rtol=0)
+    def test_slots_are_the_whole_sequence_filled_with_id_0(self, clip, clip_tokenizer):
+        ids = clip_tokenizer("the dog", return_tensors="pt").input_ids
+        fill = torch.zeros(1, LENGTH - ids.shape[1], dtype=torch.long)
+        mask = torch.cat([torch.ones_like(ids), fill], 1)
+        states = clip.text_model(input_ids=torch.cat([ids, fill], 1), attention_mask=mask).last_hidden_state
+        guide = clip_guide(clip, clip_tokenizer).encode("the dog", "slots")
+        torch.testing.assert_close(guide.tokens[0], clip.text_projection(states)[0], atol=1e-6, rtol=0)
+        torch.testing.assert_close(guide.pooled[0], clip_guide(clip, clip_tokenizer).encode("the dog").pooled)
+        assert len(guide.words) == LENGTH
+        assert guide.words[1:3] == ("the", "dog")
+        assert set(guide.words[4:]) == {"·"}
+
+    def test_slots_of_a_long_prompt_are_cut_every_so_many(self, clip, clip_tokenizer):
+        question = "the red cup dog " * 9
+        guide = clip_guide(clip, clip_tokenizer).encode(question, "slots")
+        whole = clip_tokenizer(question).input_ids
+        second = torch.tensor([whole[LENGTH:] + [0] * (2 * LENGTH - len(whole))])
+        mask = (torch.arange(LENGTH) < len(whole) - LENGTH).long()[None]
+        states = clip.text_model(input_ids=second, attention_mask=mask).last_hidden_state
+        assert [len(tokens) for tokens in guide.tokens] == [LENGTH, LENGTH]
+        torch.testing.assert_close(guide.tokens[1], clip.text_projection(states)[0], atol=1e-6, rtol=0)
+
+    def test_a_truncated_prompt_loses_its_end(self, clip, clip_tokenizer):
+        question = "the red cup dog " * 9
+        ids = clip_tokenizer(question, truncation=True, max_length=LENGTH, return_tensors="pt")
+        states = clip.text_model(**ids).last_hidden_state[0]
+        guide = clip_guide(clip, clip_tokenizer).encode(question, "truncated")
+        torch.testing.assert_close(guide.tokens, clip.text_projection(states)[1:-1], atol=1e-6, rtol=0)
+        assert len(guide.words) == LENGTH - 2
 
     def test_a_long_prompt_is_cut_into_segments_with_their_own_bos_and_eos(self, clip, clip_tokenizer):
         question = "the red cup dog " * 9
         guide = clip_guide(clip, clip_tokenizer).encode(question)
         assert [len(tokens) for tokens in guide.tokens] == [22, 14]
         assert len(guide.words) == 36
-        assert [len(padding) for padding in guide.padding] == [LENGTH - 22, LENGTH - 14]
         halves = [" ".join(guide.words[:22]), " ".join(guide.words[22:])]
         for half, tokens, pooled in zip(halves, guide.tokens, guide.pooled, strict=True):
             alone = clip_guide(clip, clip_tokenizer).encode(half)
@@ -182,17 +205,24 @@ class TestSiglip:
         guide = siglip_guide(siglip, unigram_tokenizer).encode("a dog")
         torch.testing.assert_close(guide.pooled, expected.pooler_output[0], atol=1e-6, rtol=0)
         torch.testing.assert_close(guide.tokens, expected.last_hidden_state[0, :5], atol=1e-6, rtol=0)
-        torch.testing.assert_close(guide.padding, expected.last_hidden_state[0, 5:], atol=1e-6, rtol=0)
+        slots = siglip_guide(siglip, unigram_tokenizer).encode("a dog", "slots")
+        torch.testing.assert_close(slots.tokens[0], expected.last_hidden_state[0], atol=1e-6, rtol=0)
+        torch.testing.assert_close(slots.pooled[0], expected.pooler_output[0], atol=1e-6, rtol=0)
+
+    def test_slots_that_are_too_many_are_dropped_but_for_the_end(self, siglip, unigram_tokenizer):
+        guide = siglip_guide(siglip, unigram_tokenizer).encode("x" * 40, "slots")
+        assert [len(tokens) for tokens in guide.tokens] == [LENGTH]
 
     def test_segments_leave_one_slot_to_end_with(self, siglip, unigram_tokenizer):
         guide = siglip_guide(siglip, unigram_tokenizer).encode("x" * 40)
         assert [len(tokens) for tokens in guide.tokens] == [23, 17]
 
-    def test_aligns_the_towers_output_which_is_after_its_norm(self, siglip, unigram_tokenizer):
+    def test_aligns_the_rows_that_the_model_reads(self, siglip, unigram_tokenizer):
         output = siglip.vision_model(torch.randn(1, 3, 28, 28), output_hidden_states=True)
-        guide = siglip_guide(siglip, unigram_tokenizer)
         before_norm = output.hidden_states[-1]  # What LLaVA-OneVision hands to its projector.
-        torch.testing.assert_close(guide.align(output.last_hidden_state), guide.post_layernorm(before_norm))
+        assert torch.equal(siglip_guide(siglip, unigram_tokenizer).align(before_norm), before_norm)
+        normalised = siglip_guide(siglip, unigram_tokenizer, normalised=True)
+        torch.testing.assert_close(normalised.align(before_norm), output.last_hidden_state)
 
     def test_a_foreign_tower_is_refused(self, siglip, unigram_tokenizer):
         with pytest.raises(ValueError, match="tower has 20 channels, but SigLIP's text encoder has 16"):
@@ -297,7 +327,7 @@ def test_a_guide_stays_where_it_is_beside_an_offloaded_tower(clip_tokenizer):
 def test_signs_are_the_encoders_own(clip, clip_tokenizer, siglip, unigram_tokenizer):
     assert clip_guide(clip, clip_tokenizer).sign == -1
     assert siglip_guide(siglip, unigram_tokenizer).sign == -1
-    assert EmbeddingGuide(nn.Embedding(300, 8), unigram_tokenizer).sign == 1
+    assert EmbeddingGuide(nn.Embedding(300, 8), unigram_tokenizer).sign == -1
     assert clip_guide(clip, clip_tokenizer, sign=1).encode("dog").sign == 1
 
 

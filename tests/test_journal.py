@@ -67,6 +67,17 @@ def test_other_settings_are_refused_and_named(tmp_path):
         Journal.open(tmp_path, {**SETTINGS, "other": 1})
 
 
+def test_a_folder_of_another_version_is_read_but_not_gone_on_with(tmp_path):
+    with Journal.open(tmp_path, SETTINGS) as journal:
+        journal.add("a", {"tokens": 8})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["format"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert Journal.read(tmp_path)[1] == [{"key": "a", "tokens": 8}]
+    with pytest.raises(ValueError, match="begun by another version of eadp"):
+        Journal.open(tmp_path, SETTINGS)
+
+
 def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path):
     with Journal.open(tmp_path, SETTINGS) as journal:
         with pytest.raises(ValueError, match="another run is writing"):

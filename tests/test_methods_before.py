@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,23 +31,26 @@ BEFORE = [name for name in NAMES if REGISTRY[name].stage == "before"]
 @pytest.mark.parametrize("name", BEFORE)
 @given(grids=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=4), data=st.data())
 def test_exactly_the_budget_whatever_the_blocks(name: str, grids: list[tuple[int, int]], data: st.DataObject) -> None:
-    """With and without CLS, from one token to all of them. `downsample` keeps whole rows and columns: at most T."""
+    """With and without CLS, from one token to all of them, where a method may be told to be exact. `downsample` keeps
+    whole rows and columns: at most T."""
     total = sum(rows * columns for rows, columns in grids)
     keep, has_cls = data.draw(st.integers(1, total)), data.draw(st.booleans())
     g = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
-    method = make(name, keep=keep)
+    method = make(name, keep=keep, **({"exact": True} if hasattr(REGISTRY[name], "exact") else {}))
     seen_at = method.resolution(grids, square=False)
-    extra = sum(rows * columns for rows, columns in seen_at) or len(grids)
+    extra = sum(rows * columns for rows, columns in seen_at)
     tokens = VisualTokens(
         torch.randn(total, 6, generator=g),
         torch.randn(total, 5, generator=g),
         grids,
         attention=[
-            TowerAttention(layer, 24, torch.randn(total, 2, 3, generator=g), cls, torch.rand(total, generator=g))
+            TowerAttention(layer, 24, torch.randn(total, 2, 3, generator=g), cls, torch.rand(total, generator=g), cls)
             for layer in method.vision_layers(24, "llava")
             for cls in [torch.rand(total, generator=g) if has_cls else None]
         ],
-        extra=torch.randn(extra, 6, generator=g) if has_cls or seen_at else None,
+        tower=torch.randn(total, 4, generator=g),
+        tower_cls=torch.randn(len(grids), 4, generator=g) if has_cls else None,
+        extra=torch.randn(extra, 6, generator=g) if seen_at else None,
         extra_grids=seen_at,
     )
     text = TextGuide(torch.randn(3, 5, generator=g), torch.randn(5, generator=g))
@@ -58,7 +62,8 @@ def test_exactly_the_budget_whatever_the_blocks(name: str, grids: list[tuple[int
     assert sum(found.quotas) == len(found)
     assert found.quotas == tokens.quotas(found.indices)
     if found.merge is not None:
-        assert found.merge.shape in ((len(found), total), (len(found), total + extra))
+        beside = extra if seen_at else len(grids) * has_cls
+        assert found.merge.shape in ((len(found), total), (len(found), total + beside))
         assert bool((found.merge >= 0).all())
         assert bool((found.merge.sum(1) > 0).all()), "no token is empty"
 
@@ -116,8 +121,8 @@ def test_cdpruner_averages_segments_and_takes_the_guides_sign() -> None:
     """A second segment that points the other way: (cos − cos) / 2 = 0 everywhere, a map that says nothing."""
     tokens, text = asked()
     assert isinstance(text.pooled, Tensor)
-    with pytest.raises(ValueError, match="constant"):
-        make("cdpruner", keep=2).select(tokens, TextGuide(None, [text.pooled, -text.pooled]))
+    neither = make("cdpruner", keep=2).select(tokens, TextGuide(None, [text.pooled, -text.pooled]))
+    assert neither.scores.tolist() == [1.0] * 4
     assert make("cdpruner", keep=1).select(*asked(sign=+1.0)).indices.tolist() == [3]
 
 
@@ -127,19 +132,34 @@ def dots(*values: float) -> tuple[VisualTokens, TextGuide]:
 
 
 def test_trim() -> None:
-    """The dots are negated: 3, −1, 0, −2, 1 ranks the tokens 3, 1, 2, 4, 0. Of 3 tokens one is the mean of the others:
-    tokens 1 and 3 stay, and (0 + 2 + 4)/3 takes the last free slot, 4."""
-    found = make("trim", keep=3).select(*dots(3, -1, 0, -2, 1))
+    """The dots are negated: 3, −1, 0, −2, 1 ranks the tokens 3, 1, 2, 4, 0. Two stay, 1 and 3, by position, and the
+    mean (0 + 2 + 4)/3 comes on top, for which the last free slot is 4."""
+    found = make("trim", keep=2).select(*dots(3, -1, 0, -2, 1))
     assert found.indices.tolist() == [1, 3, 4]
+    assert found.rows.tolist() == [1, 3, -1]
     same(found.merge, rows(5, {1: 1}, {3: 1}, {0: 1 / 3, 2: 1 / 3, 4: 1 / 3}))
     torch.testing.assert_close(found.scores, torch.softmax(torch.tensor([-3.0, 1, 0, 2, -1]), 0))
+    assert make("trim", keep=3, exact=True).select(*dots(3, -1, 0, -2, 1)).rows.tolist() == [1, 3, -1]
 
 
 def test_trims_mean_is_last_where_the_last_token_is_kept() -> None:
-    """Tokens 1 and 4 stay. The last free slot is 3: token 4 moves up to it, and slot 4 is the mean's."""
-    found = make("trim", keep=3).select(*dots(3, -1, 0, 1, -2))
+    """Tokens 1 and 4 stay. The last free slot is 3, but the mean is the last row."""
+    found = make("trim", keep=2).select(*dots(3, -1, 0, 1, -2))
     assert found.indices.tolist() == [1, 3, 4]
+    assert found.rows.tolist() == [1, 4, -1]
     same(found.merge, rows(5, {1: 1}, {4: 1}, {0: 1 / 3, 2: 1 / 3, 3: 1 / 3}))
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(0.79, [1, 2, 3]), (0.2, [3]), (0.19, []), (4, [1, 2, 3, 4]), (5, None)])
+def test_trim_rounds_a_share_down(keep: float, kept: list[int] | None) -> None:
+    """⌊0.79·5⌋ = 3; ⌊0.19·5⌋ = 0 leaves the mean of all; all of them leave nothing to take the mean of."""
+    found = make("trim", keep=keep).select(*dots(3, -1, 0, -2, 1))
+    assert (found.rows is None) == (kept is None)
+    if kept is None:
+        assert found.merge is None
+        assert len(found) == 5
+    else:
+        assert found.rows.tolist() == [*kept, -1]
 
 
 def test_trim_lets_the_image_decide() -> None:
@@ -148,6 +168,17 @@ def test_trim_lets_the_image_decide() -> None:
     found = make("trim").select(*dots(0, 0, 0, -5, 0, 0, 0, 0))
     assert found.indices.tolist() == [3, 7]
     same(found.merge, rows(8, {3: 1}, dict.fromkeys((0, 1, 2, 4, 5, 6, 7), 1 / 7)))
+
+
+def test_trim_sends_tokens_in_the_language_model_s_order() -> None:
+    """Tokens 1, 2 and 3 stay, and stand in the sequence as 3, 1, 2."""
+    tokens, text = dots(3, -1, 0, -2, 1)
+    tokens = replace(tokens, sequence=torch.tensor([4, 2, 3, 1, 0]))
+    assert make("trim", keep=3).select(tokens, text).rows.tolist() == [3, 1, 2, -1]
+
+
+def test_trim_cuts_a_long_question_off() -> None:
+    assert make("trim", keep=3).text_layout == "truncated"
 
 
 def test_outliers() -> None:

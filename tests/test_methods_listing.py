@@ -46,4 +46,4 @@ def test_what_a_method_says_of_itself(listing: dict[str, list[str]], name: str) 
 
 def test_visionzips_splits_are_presets(listing: dict[str, list[str]]) -> None:
     assert "keep=32: 27+5" in listing["visionzip"]
-    assert listing["visionzip"][1:4] == ["before", "vision attention", "yes"]
+    assert listing["visionzip"][1:4] == ["before", "tower rows, vision attention", "yes"]

@@ -1,4 +1,5 @@
-"""What methods learn from the vision side: its attention and its CLS tokens; and what reaches the language model."""
+"""What methods learn from the vision side, and what reaches the language model. (Merging before the projector:
+test_merging.py.)"""
 
 from __future__ import annotations
 
@@ -8,9 +9,8 @@ import pytest
 import tiny
 import torch
 import transformers as hf
-from by_hand import SPECIAL_IDS, answers
+from by_hand import SPECIAL_IDS, answers, shortened
 from prompts import IMAGES, Sizes, every_prompt
-from simple_methods import Guide
 from torch import Tensor
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen3_vl import modeling_qwen3_vl
@@ -80,18 +80,32 @@ def test_attention_is_what_the_tower_computes(family: str, attention: str) -> No
         torch.testing.assert_close(layer.received, received.flatten() / len(one), rtol=1e-4, atol=1e-6)
         if has_cls:
             assert layer.cls is not None
+            assert layer.cls_full_width is not None
             torch.testing.assert_close(layer.cls, cls.flatten(), rtol=1e-4, atol=1e-6)
         else:
             assert layer.cls is None
+            assert layer.cls_full_width is None
+        assert layer.family == family
 
 
-def test_keys_are_the_towers() -> None:
+def test_keys_are_the_towers_and_its_heads_may_be_one() -> None:
+    """From the raw projections of the tower's last layer, which has 2 heads of 16: over the full width, one softmax of
+    q·k/√32, of which the row of CLS loses its first column."""
     (one,) = pictures("llava", [[(28, 28)]], method="prumerge")
-    tower, seen = tiny.model("llava").base_model.vision_tower, []
-    handle = tower.encoder.layers[2].self_attn.k_proj.register_forward_hook(lambda *call: seen.append(call[-1]))
+    tower, seen = tiny.model("llava").base_model.vision_tower, {}
+    attention = tower.encoder.layers[2].self_attn
+    handles = [
+        getattr(attention, name).register_forward_hook(lambda *call, name=name: seen.update({name: call[-1][0]}))
+        for name in ("q_proj", "k_proj")
+    ]
     tower(tiny.inputs("llava", [[(28, 28)]])["pixel_values"])
-    handle.remove()
-    torch.testing.assert_close(one.attention[0].keys.flatten(1), seen[0][0, 1:])
+    for handle in handles:
+        handle.remove()
+    (layer,) = one.attention
+    torch.testing.assert_close(layer.keys.flatten(1), seen["k_proj"][1:])
+    full = torch.softmax(seen["q_proj"][0] @ seen["k_proj"].T / 32**0.5, 0)[1:]
+    torch.testing.assert_close(layer.cls_full_width, full, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(layer.cls_full_width, layer.cls, rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize("attention", IMPLEMENTATIONS)
@@ -152,6 +166,12 @@ def test_pixtral_sees_several_images_in_one_sequence() -> None:
         assert [(len(each), each.total) for each in pruned.last] == [(2, 6), (2, 4)]
         for one in pruned.pictures:
             torch.testing.assert_close(one.attention[0].received.sum(), torch.tensor(1.0))
+    with eadp.attach(model, method="visionzip", keep=2) as pruned:
+        model(input_ids=ids, **inputs)
+        projected = model.base_model.get_image_features(**inputs).pooler_output
+        for one, rows in zip(pruned.pictures, projected, strict=True):
+            torch.testing.assert_close(one.tower.project(one.tower.rows), rows)
+        assert [each.merge_space for each in pruned.last] == ["tower"] * 2
     with (
         eadp.attach(model, method="downsample", keep=2),
         pytest.raises(ValueError, match="PixtralVisionModel cannot be shown an image at another resolution"),
@@ -181,13 +201,12 @@ def test_every_token_has_its_attention(family: str, sizes: Sizes) -> None:
 
 
 @pytest.mark.parametrize("family", ["llava", "llava_next"])
-@pytest.mark.parametrize("name", ["visionzip", "prumerge", "pool"])
-def test_what_the_language_model_receives(family: str, name: str) -> None:
-    """The weights times the tokens, and for VisionZip times the CLS token of each crop, through the projector."""
+def test_what_the_language_model_receives(family: str) -> None:
+    """Of means of tokens: the weights times the tokens, each where its central token stood."""
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:1])
     (output,) = features(model, inputs)
     received: list[Tensor] = []
-    with eadp.attach(model, method=name, keep=11) as pruned:
+    with eadp.attach(model, method="pool", keep=11) as pruned:
         handle = model.base_model.language_model.register_forward_pre_hook(
             lambda _, args, kwargs: received.append(kwargs["inputs_embeds"]), with_kwargs=True
         )
@@ -195,22 +214,18 @@ def test_what_the_language_model_receives(family: str, name: str) -> None:
         handle.remove()
     (selection,), (one,) = pruned.last, pruned.pictures
     sources = output.pooler_output[0][one.slots]
-    if name == "visionzip":
-        cls = model.base_model.multi_modal_projector(output.hidden_states[-2][:, 0])
-        assert len(cls) == len(one.grids)
-        sources = torch.cat([sources, cls])
     placeholders = (inputs["input_ids"][0] == model.config.image_token_id).nonzero().flatten()
     column = placeholders[one.slots[selection.indices]]
     physical = pruned.columns[0].cumsum(0)[column] - 1
     torch.testing.assert_close(received[0][0, physical], selection.merge @ sources, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["trim", "pool", "visionzip", "downsample"])
+@pytest.mark.parametrize("name", ["pool", "downsample"])
 def test_deepstack_merges_with_the_same_weights(name: str) -> None:
     model, inputs = tiny.model("qwen3_vl"), tiny.inputs("qwen3_vl", [[(24, 32)]])
     (output,) = features(model, inputs)
     received: list[list[Tensor]] = []
-    with eadp.attach(model, method=name, keep=4, guide=Guide("language"), question="Which?") as pruned:
+    with eadp.attach(model, method=name, keep=4) as pruned:
         handle = model.base_model.language_model.register_forward_pre_hook(
             lambda _, args, kwargs: received.append(kwargs["deepstack_visual_embeds"]), with_kwargs=True
         )
@@ -257,10 +272,29 @@ def test_one_budget_over_several_images() -> None:
     """Two images of 16 tokens that share 5: attention, CLS tokens and merges of both together."""
     model, inputs = tiny.model("llava"), tiny.inputs("llava", [[(28, 28), (28, 28)]])
     for name in ("visionzip", "prumerge", "hiprune", "downsample"):
-        with eadp.attach(model, method=make(name, keep=5), budget_over="prompt") as pruned:
+        method = make(name, keep=5, **({"exact": True} if name == "hiprune" else {}))
+        with eadp.attach(model, method=method, budget_over="prompt") as pruned:
             model(**inputs)
+            for each in pruned.last:
+                if each.rows is not None:
+                    assert each.merge.shape == (len(each), 16 + (name == "visionzip"))
+                    own = each.rows[each.rows >= 0]
+                    assert torch.isin(own, each.indices).all()
+                    assert each.merge[each.rows >= 0, own].all(), "weights and rows are of the same image"
         assert [len(each) for each in pruned.last] in ([3, 2], [2, 2])
         assert sum(map(len, pruned.last)) == (4 if name == "downsample" else 5)
+
+
+@pytest.mark.parametrize(("family", "positions"), [("llava", "renumber"), ("qwen2_5_vl", "keep")])
+def test_hiprune_s_positions_are_its_release_s(family: str, positions: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:1])
+    with eadp.attach(model, method="hiprune", keep=4) as pruned:
+        tokens, logits = answers(model, **inputs)
+        columns = pruned.columns
+    assert not columns.all()
+    expected, by_hand = answers(model, **shortened(model, inputs, columns, positions))
+    assert torch.equal(tokens, expected)
+    torch.testing.assert_close(logits, by_hand, rtol=1e-4, atol=1e-4)
 
 
 def test_a_layer_that_is_not_there_is_an_error() -> None:

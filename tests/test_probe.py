@@ -101,6 +101,15 @@ def test_each_row_of_a_batch_may_ask_for_its_own_query() -> None:
             assert not rows[row, head, 0, place + 3 :].any()
 
 
+def test_heads_side_by_side_are_one() -> None:
+    """One softmax of q·k/√8 over the full width of two heads of 4."""
+    query, key = torch.randn(3, 2, 5, 4), torch.randn(3, 2, 5, 4)
+    rows = Heads(query, key, 0.5).full_width().rows(torch.tensor([0]))
+    wide_query, wide_key = (torch.cat([each[:, 0], each[:, 1]], dim=-1) for each in (query, key))
+    expected = torch.softmax(wide_query[:, 0, None] @ wide_key.mT / 8**0.5, dim=-1)
+    torch.testing.assert_close(rows[:, 0], expected)
+
+
 def test_a_packed_call_is_seen_sequence_by_sequence() -> None:
     query, key = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
     first, second = Heads(query, key, 1.0).segments(torch.tensor([0, 2, 6]))

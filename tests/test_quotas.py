@@ -46,8 +46,8 @@ def test_a_full_block_passes_its_rest_to_the_others_in_proportion():
 
 
 def test_the_papers_floors():
-    assert core.allocate(maps(5.6, 3.3, 1.1), 10, exact=False) == [5, 3, 1]
-    assert core.allocate(maps(100, 0.01, 0.01), 10, exact=False) == [9, 1, 1]
+    assert core.allocate(maps(5.6, 3.3, 1.1), 10, rounding="paper") == [5, 3, 1]
+    assert core.allocate(maps(100, 0.01, 0.01), 10, rounding="paper") == [9, 1, 1]
 
 
 def test_with_a_budget_smaller_than_the_blocks_the_heaviest_get_one_each():
@@ -58,11 +58,11 @@ def test_global_guided_reserves_a_fifth_and_splits_by_quadrant():
     guide = torch.zeros(4, 4)
     guide[:2, :2], guide[2:, 2:] = 3.0, 1.0
     rest = [torch.rand(4, 4) for _ in range(4)]
-    assert core.allocate([guide, *rest], 20, "global_guided", exact=False) == [4, 12, 1, 1, 4]
+    assert core.allocate([guide, *rest], 20, "global_guided", rounding="paper") == [4, 12, 1, 1, 4]
     quotas = core.allocate([guide, *rest], 20, "global_guided")
     assert sum(quotas) == 20
     assert quotas[0] == 4
-    assert core.allocate([guide, *rest], 4, "global_guided", exact=False)[0] == 0
+    assert core.allocate([guide, *rest], 4, "global_guided", rounding="paper")[0] == 0
 
 
 def test_global_guided_cuts_the_map_to_any_layout():
@@ -77,7 +77,7 @@ def test_a_box_that_cuts_a_cell_counts_its_share():
     guide = torch.tensor([[1.0, 1.0, 1.0]])
     rest = [torch.rand(100), torch.rand(100)]
     assert core.allocate(
-        [guide, *rest], 100, "global_guided", layout=[(0, 0, 1, 0.5), (0, 0.5, 1, 1)], exact=False
+        [guide, *rest], 100, "global_guided", layout=[(0, 0, 1, 0.5), (0, 0.5, 1, 1)], rounding="paper"
     ) == [
         3,
         40,
@@ -102,11 +102,29 @@ B = maps(1, 2, 3)
         (([torch.tensor([-1.0]), torch.ones(3)], 2), r"weights_per_block\[0\].*-1"),
         (([torch.tensor([float("nan")])], 1), "nan"),
         ((B, 5, "global_guided"), "layout= for 2 local crops"),
-        ((B, 5, "global_guided", True, (2, 2)), "places 4 crops, but there are 2"),
-        ((B, 5, "global_guided", True, [(0, 0, 1, 2), (0, 0, 1, 1)]), r"within \[0, 1\]"),
-        (([torch.ones(9), torch.ones(3)], 5, "global_guided", True, (1, 1)), "rows×columns"),
+        ((B, 5, "global_guided", "exact", (2, 2)), "places 4 crops, but there are 2"),
+        ((B, 5, "global_guided", "exact", [(0, 0, 1, 2), (0, 0, 1, 1)]), r"within \[0, 1\]"),
+        (([torch.ones(9), torch.ones(3)], 5, "global_guided", "exact", (1, 1)), "rows×columns"),
     ],
 )
 def test_bad_input(arguments, message):
     with pytest.raises(ValueError, match=message):
         core.allocate(*arguments)
+
+
+def test_the_release_shares_what_a_fifth_leaves_and_lets_local_crops_go_without():
+    guide = torch.zeros(5, 5)
+    guide[:2, :2] = 1.0  # top left, if quadrants end at side // 2
+    guide[4, 4] = 0.5
+    crops = [torch.ones(5, 5)] * 4
+    quotas = core.allocate([guide, *crops], 23, "global_guided", "released", (2, 2))
+    # ⌊0.2·23⌋ = 4 for the whole image, ⌊4/4.5·19⌋ = 16 and ⌊0.5/4.5·19⌋ = 2 of the 19 left.
+    assert quotas == [4, 16, 0, 0, 2]
+    assert core.allocate([guide, *crops], 23, "global_guided", "paper", (2, 2))[2:4] == [1, 1]
+
+
+def test_released_floors_leave_tokens_over_and_every_crop_one():
+    blocks = [torch.full((4, 4), value) for value in (1.0, 1.0, 0.001)]
+    assert core.allocate(blocks, 9, "importance", "released") == [4, 4, 1]
+    assert core.allocate(blocks, 8, "importance", "released") == [3, 3, 1]
+    assert sum(core.allocate(blocks, 8, "importance", "exact")) == 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,9 @@ import tiny
 import torch
 from typer.testing import CliRunner
 
+import eadp
 from eadp.cli import app
-from eadp.models.family import Picture
+from eadp.models.family import Picture, TowerRows
 from eadp.serve import ARCHITECTURES, mrope, versions
 from eadp.serve.command import command
 from eadp.serve.features import Look, LookCache
@@ -23,7 +25,7 @@ from eadp.serve.request import Request, ServerSettings
 
 def server(**settings: Any) -> ServerSettings:
     """Of a LLaVA."""
-    return ServerSettings.of(SimpleNamespace(eadp=settings), "renumber")
+    return ServerSettings.of(SimpleNamespace(eadp=settings), ("renumber",))
 
 
 def test_a_request_reads_back_from_what_travels_to_the_workers() -> None:
@@ -49,8 +51,31 @@ def test_another_method_takes_only_the_budget_from_the_server() -> None:
 
 def test_an_image_with_no_more_tokens_than_asked_for_stays_whole() -> None:
     request = server(keep=64).request(None)
-    assert [request.count(total) for total in (63, 64, 65, 576)] == [63, 64, 64, 64]
-    assert server(keep=0.25).request(None).count(576) == 144
+    assert [request.sent(total) for total in (63, 64, 65, 576)] == [63, 64, 64, 64]
+    assert server(keep=0.25).request(None).sent(576) == 144
+
+
+def test_the_engine_is_told_how_many_tokens_come_newlines_included() -> None:
+    counts = {}
+    for method in ("eadp", "divprune"):
+        for newlines in ("none", "all", None):
+            request = server(method=method, keep=64, newlines=newlines).request(None)
+            counts[method, newlines] = request.sent(2880, newlines=48)
+    assert counts["eadp", None] == counts["eadp", "none"] == counts["divprune", None] == 64
+    assert counts["eadp", "all"] == counts["divprune", "all"] == 64 + 48
+    assert server(keep=4000).request(None).sent(2880, newlines=48) == 2880 + 48
+    assert server(method="divprune", keep=0.5).request(None).sent(100, newlines=10) == 55
+
+
+@pytest.mark.parametrize("preset", ["paper", "published"])
+@pytest.mark.parametrize("family", ["llava", "llava_next", "qwen2_5_vl", "qwen3_vl"])
+def test_presets_are_served_with_whole_quotas(family: str, preset: str) -> None:
+    config = SimpleNamespace(eadp={"keep": 64, "preset": preset}, model_type=family)
+    request = ServerSettings.of(config, ("renumber", "keep")).request(None)
+    wanted = eadp.EADP.published(64, family) if preset == "published" else eadp.EADP.paper(64)
+    assert request.method == replace(wanted, rounding="exact")
+    assert request.positions == "renumber"
+    assert Request.from_tensor(request.to_tensor()) == request
 
 
 @pytest.mark.parametrize(
@@ -59,7 +84,8 @@ def test_an_image_with_no_more_tokens_than_asked_for_stays_whole() -> None:
         ({}, "EADP needs keep="),
         ({"keep": 0}, "at least 1"),
         ({"keep": 64, "method": "visionzip"}, "visionzip cannot be served with this model; these can: cdpruner"),
-        ({"keep": 64, "exact": False}, "must know how many tokens stay"),
+        ({"keep": 64, "newlines": "kept rows"}, "must know how many tokens stay"),
+        ({"keep": 64, "preset": "notes"}, "known: paper, published"),
         ({"keep": 64, "positions": "keep"}, 'only "renumber"'),
         ({"keep": 64, "cache_mib": -1}, "cache_mib must be a whole number"),
         ({"keep": 64, "guide": "none"}, "reads the question"),
@@ -73,22 +99,22 @@ def test_a_server_with_wrong_settings_does_not_start(settings: dict[str, Any], s
 
 def test_overrides_without_settings_are_told_what_to_say() -> None:
     with pytest.raises(ValueError, match=r"--hf-overrides must say how to prune"):
-        ServerSettings.of(SimpleNamespace(), "keep")
+        ServerSettings.of(SimpleNamespace(), ("keep",))
 
 
 def test_methods_that_need_no_attention_can_be_served() -> None:
-    assert {"eadp", "cdpruner", "divprune", "trim", "random", "uniform", "topk"} <= set(server(keep=64).servable)
+    assert {"eadp", "cdpruner", "divprune", "random", "uniform", "topk"} <= set(server(keep=64).servable)
 
 
 @pytest.mark.parametrize(("layer", "read"), [(-2, 23), (22, 22), (-1, 24), ([-7, -2], 23)])
 def test_the_tower_s_attention_is_there_as_far_as_the_model_reads(layer: Any, read: int) -> None:
     vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24, num_attention_heads=16)
     config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=layer)
-    settings = ServerSettings.of(config, "renumber")
+    settings = ServerSettings.of(config, ("renumber",))
     assert settings.tower.read == read
-    assert {"visionzip", "hiprune", "prumerge"} < set(settings.servable)
+    assert {"visionzip", "hiprune", "prumerge", "trim"} < set(settings.servable)
     assert settings.watched(settings.request({"method": "prumerge", "layer": 3}).method) == (3,)
-    assert settings.watched(settings.request({"method": "hiprune", "deep_layer": 20}).method) == (9, 20)
+    assert settings.watched(settings.request({"method": "hiprune", "deep_layer": 20}).method) == (8, 20)
     assert settings.watched(settings.request({"method": "divprune"}).method) == ()
     last = {"method": "visionzip", "layer": -1}
     if read == 24:
@@ -98,13 +124,26 @@ def test_the_tower_s_attention_is_there_as_far_as_the_model_reads(layer: Any, re
             settings.request(last)
 
 
+def test_a_server_keeps_to_the_count_where_a_release_does_not() -> None:
+    """TRIM's mean, HiPrune's crops: placeholders are counted before the image is seen."""
+    vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24, num_attention_heads=16)
+    config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=-2)
+    settings = ServerSettings.of(config, "renumber")
+    for name in ("trim", "hiprune"):
+        assert settings.request({"method": name}).method.exact
+        with pytest.raises(ValueError, match="must know how many tokens stay"):
+            settings.request({"method": name, "exact": False})
+    assert settings.request({"method": "trim"}).merges_before_the_projector
+    assert not settings.request({"method": "hiprune"}).merges_before_the_projector
+
+
 def look(size: int) -> Look:
     return Look(Picture.plain([(1, size)]), torch.zeros(size, 256), 256)
 
 
 def test_the_cache_holds_the_last_looks_that_fit() -> None:
     cache = LookCache(4096)
-    a, b, c, d = ((image, ()) for image in (b"a", b"b", b"c", b"d"))
+    a, b, c, d = ((image, (), False) for image in (b"a", b"b", b"c", b"d"))
     for key in (a, b):
         cache.put(key, look(2))
     assert cache.get(a) is not None
@@ -116,10 +155,15 @@ def test_the_cache_holds_the_last_looks_that_fit() -> None:
 
 
 def test_a_cached_look_does_not_keep_its_batch_alive() -> None:
-    rows = torch.zeros(8, 2, 256)
+    rows, states, key = torch.zeros(8, 2, 256), torch.zeros(8, 3, 64), (b"a", (), True)
     cache = LookCache(1 << 20)
-    cache.put((b"a", ()), Look(Picture.plain([(1, 2)]), rows[0], 256))
-    assert cache.get((b"a", ())).rows.untyped_storage().nbytes() == 2 * 256 * 4
+    tower = TowerRows(states[0, 1:], states[0, :1], torch.nn.Identity())
+    cache.put(key, Look(Picture.plain([(1, 2)], tower=tower), rows[0], 256))
+    found = cache.get(key)
+    assert found.rows.untyped_storage().nbytes() == 2 * 256 * 4
+    assert found.picture.tower.rows.untyped_storage().nbytes() == 2 * 64 * 4
+    assert found.picture.tower.cls.untyped_storage().nbytes() == 64 * 4
+    assert cache.bytes == (2 * 256 + 3 * 64) * 4
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])

@@ -191,7 +191,7 @@ class TestDiagnoseSign:
         expected = report_of(pairs)
         assert report.by_sign == expected.by_sign
         assert report.interval == expected.interval
-        assert report.guide_sign == +1
+        assert report.guide_sign == -1
 
     def test_the_model_is_given_back(self, llava, items):
         model, processor = llava

@@ -70,12 +70,16 @@ def hits(task, method, keep, samples=standin.SAMPLES):
 def test_the_table_has_our_figures_and_the_papers(working):
     result = run(*arguments(working))
     assert result.exit_code == 0, result.output
-    head, _, *rows = [line.split(" | ") for line in (working / "out" / "table.md").read_text().splitlines()[2:]]
+    lines = (working / "out" / "table.md").read_text().splitlines()
+    head, _, *rows = [line.split(" | ")[1:] for line in lines if line.startswith("|")]
     assert [each.strip("| ") for each in head] == [
-        *("tokens", "method", "GQA", "paper", "MME", "paper", "Avg. of 2", "paper"),
+        *("sent", "method", "GQA", "paper", "MME", "paper", "Avg. of 2", "paper"),
     ]
     assert [row[1] for row in rows] == ["all tokens", "EADP", "topk", "EADP", "topk"]
-    assert [row[0].strip("| ") for row in rows] == ["576", "128", "128", "64", "64"]
+    assert [row[0] for row in rows] == ["600", "152", "152", "88", "88"]
+    assert [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("|")] == [
+        *("patches", "---", "576", "128", "128", "64", "64"),
+    ]
     printed = paper.table("llava-1.5").of("eadp", 64).printed
     gqa, mme = 100 * hits("first", "eadp", 64), hits("one", "eadp", 64) + hits("two", "eadp", 64)
     ours = rows[3]
@@ -88,6 +92,7 @@ def test_the_table_has_our_figures_and_the_papers(working):
     assert "left out: POPE, which needs an online judge" in said(result)
     cells = json.loads((working / "out" / "results.json").read_text())["cells"]
     assert {each["answers"] for each in cells} == {standin.SAMPLES, 2 * standin.SAMPLES}
+    assert {each["sent"] - each["tokens"] for each in cells} == {standin.NEWLINES}
 
 
 def test_what_is_done_is_not_started_again_and_more_is_added(working):
@@ -183,9 +188,35 @@ def test_models_are_found_in_the_paper_by_any_name():
 
 def test_the_papers_resolutions_and_frames_go_with_the_models():
     qwen, video = suites.load("paper-qwen"), suites.load("paper-video")
-    assert qwen.arguments_for("Qwen/Qwen2.5-VL-7B-Instruct") == {"resolution": 1008}
-    assert qwen.arguments_for("/models/Qwen3-VL-8B-Instruct") == {"resolution": 1024}
+    assert qwen.arguments_for("Qwen/Qwen2.5-VL-7B-Instruct") == {"resolution": 1008, "square": "pad"}
+    assert qwen.arguments_for("/models/Qwen3-VL-8B-Instruct") == {"resolution": 1024, "square": "pad"}
+    llava = suites.load("paper-llava")
+    assert llava.arguments_for("llava-hf/llava-1.5-7b-hf") == {"question": "released"}
+    assert llava.arguments_for("llava-hf/llava-v1.6-vicuna-7b-hf") == {
+        "question": "released",
+        "resolution": 672,
+        "square": "crops",
+    }
     assert video.arguments_for("/models/LLaVA-Video-7B-Qwen2") == {"frames": 64, "llava_video": True}
+
+
+def test_the_release_s_way_can_be_taken_back(tmp_path):
+    plan = suites.Plan(
+        suites.load("paper-qwen"), "Qwen2.5-VL-7B", [], [], tmp_path, None, {"square": "stretch", "resolution": None}
+    )
+    assert plan.given == {"square": "stretch"}
+
+
+def test_another_version_of_a_benchmark_is_run_only_by_its_name():
+    for name, default, other in (
+        ("paper-qwen", ("MMBench", "MMBench_DEV_EN_V11"), ("MMBench-V1.0", "MMBench_DEV_EN")),
+        ("paper-llava", ("MMBench", "mmbench_en_dev_static"), ("MMBench-V1.1", "MMBench_DEV_EN_V11")),
+    ):
+        suite = suites.load(name)
+        run, left = suite.choose([], judge=True)
+        assert default in [(each.name, *each.tasks) for each in run]
+        assert other[0] not in [each.name for each in [*run, *left]]
+        assert [(each.name, *each.tasks) for each in suite.choose([other[0]], judge=False)[0]] == [other]
 
 
 QWEN = Benchmark("HallusionBench", "vlmeval", ("HallusionBench", "Mine:ImageMCQDataset"), ("split=Overall|?Acc",))

@@ -27,7 +27,10 @@ def evaluate(
     model: Annotated[
         str, typer.Option(help="pocket, the folder of a checkpoint, or its name on the hub; default: the suite's.")
     ] = "",
-    methods: Annotated[str, typer.Option(help="Methods, with commas between them; see `eadp methods`.")] = "eadp",
+    methods: Annotated[
+        str,
+        typer.Option(help="Methods, with commas; eadp:published and eadp:paper are presets; see `eadp methods`."),
+    ] = "eadp",
     keep: Annotated[
         str, typer.Option(help="Budgets: counts (32) or shares (0.125), with commas; default: the paper's.")
     ] = "",
@@ -36,7 +39,11 @@ def evaluate(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="An option of the methods, mu=0.3, or of one, eadp.mu=0.3; can be repeated."),
+        typer.Option(
+            "--set",
+            help="An option of the methods, mu=0.3, or of one, eadp.preset=published; where attach puts tokens too: "
+            "positions, newlines, unpad, budget_over. Can be repeated.",
+        ),
     ] = None,
     only: Annotated[str, typer.Option(help="These benchmarks of the suite, with commas; see `eadp suites`.")] = "",
     python: Annotated[
@@ -46,7 +53,11 @@ def evaluate(
     ranks: Annotated[int, typer.Option(help="Processes that share a task of lmms-eval, by torchrun.", min=1)] = 1,
     arguments: Annotated[
         list[str] | None,
-        typer.Option("--arg", help="What a harness's model is given besides, resolution=1008; can be repeated."),
+        typer.Option(
+            "--arg",
+            help="What a harness's model is given besides: resolution=1008, square=pad or stretch, question=released "
+            "or harness, …; =null takes away one of the suite's. Can be repeated.",
+        ),
     ] = None,
     beside: Annotated[
         str, typer.Option(help="Whose figures of the paper stand beside ours; default: those of the model's name.")
@@ -56,7 +67,8 @@ def evaluate(
     """Measure accuracy with and without pruning, all methods and budgets side by side on the same questions.
 
     `eadp eval pocket` asks the pocket model about drawn scenes. The other suites run the paper's benchmarks by
-    lmms-eval or VLMEvalKit and print the paper's figures beside.
+    lmms-eval or VLMEvalKit and print the paper's figures beside. They show images and cut questions as EADP's release
+    does; `--methods eadp:published` runs the release's settings, with its μ for each benchmark.
 
     Every answer is on the disk as soon as it is known: a killed run goes on where it was, and more methods, budgets
     or benchmarks are added to what the folder has.

@@ -17,12 +17,21 @@ def vlmeval(
         str, typer.Option(help="Data sets, with commas; NAME:CLASS for $LMUData/NAME.tsv, read by that class of its.")
     ],
     model: Annotated[str, typer.Option(help="pocket, the folder of a checkpoint, or its name on the hub.")],
-    method: Annotated[str, typer.Option(help="See `eadp methods`; none for all tokens.")] = "eadp",
+    method: Annotated[
+        str, typer.Option(help="See `eadp methods`; eadp:published is one with a preset; none for all tokens.")
+    ] = "eadp",
     keep: Annotated[str, typer.Option(help="A count (256) or a share (0.25).")] = "",
-    resolution: Annotated[int, typer.Option(help="Stretch images to this side (Qwen); 0: as they are.", min=0)] = 0,
+    resolution: Annotated[
+        int, typer.Option(help="Side of the square that images become (Qwen, LLaVA-NeXT); 0: as they are.", min=0)
+    ] = 0,
     frames: Annotated[int, typer.Option(help="Frames of a clip, where the data set does not say.", min=1)] = 32,
     setting: Annotated[
-        list[str], typer.Option("--set", help="A setting of the method or of the model: --set mu=0.2 --set sign=-1.")
+        list[str],
+        typer.Option(
+            "--set",
+            help="A setting of the method or of the model: --set mu=0.2 --set preset=published --set sign=1 --set "
+            "square=pad --set question=released --set positions=keep.",
+        ),
     ] = [],  # noqa: B006 - typer reads it, nobody writes it
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer; 0: as the checkpoint says.", min=0)] = 0,
     out: Annotated[Path, typer.Option(help="Work directory: results, side files and journal.")] = Path("out/vlmeval"),
@@ -43,7 +52,7 @@ def vlmeval(
         if missing.name != "vlmeval":
             raise
         raise typer.BadParameter("VLMEvalKit is not installed here: pip install 'eadp[vlmeval]'") from missing
-    from eadp.evaluate.pruned import Settings
+    from eadp.evaluate.model_settings import Settings
 
     arguments: dict[str, Any] = {"pretrained": model, "method": method, "frames": frames, **assignments(setting)}
     if len(kept := budgets(keep)) > 1:

@@ -40,7 +40,9 @@ def flops(
 @app.command(rich_help_panel=MEASURE)
 def bench(
     model: Annotated[str, typer.Option(help=MODEL)] = "pocket",
-    methods: Annotated[str, typer.Option(help="Methods, with commas; see `eadp methods`.")] = "eadp",
+    methods: Annotated[
+        str, typer.Option(help="Methods, with commas; eadp:published is one with a preset; see `eadp methods`.")
+    ] = "eadp",
     keep: Annotated[str, typer.Option(help="Budgets: counts (32) or shares (0.125), with commas.")] = "128,64,32",
     samples: Annotated[
         int, typer.Option(help="Rounds that count; each is one sample that every row answers.", min=1)

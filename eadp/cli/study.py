@@ -61,7 +61,9 @@ def sweep(
     grid: Annotated[
         bool, typer.Option("--grid", help="Every combination of the values; else one setting at a time.")
     ] = False,
-    method: Annotated[str, typer.Option(help="The method; see `eadp methods`.")] = "eadp",
+    method: Annotated[
+        str, typer.Option(help="The method, or one with a preset, eadp:published; see `eadp methods`.")
+    ] = "eadp",
     keep: Annotated[str, typer.Option(help="Its budget: a count (32) or a share (0.125).")] = "0.0625",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="An option that is changed everywhere, mu=0.3; can be repeated.")
@@ -85,7 +87,8 @@ def sweep(
 
     eadp sweep --over beta=0,0.5,2,5,10 --over mu=0,0.5,1: first five values of beta, then three of mu, all else at its
     default. With --grid: all fifteen combinations. Any field of any method can be tried: mu, q, beta, tau, gamma,
-    smoothing, aggregation, dispersion, allocation, keep of EADP, …
+    smoothing, aggregation, dispersion, allocation, keep of EADP, …, its preset (preset=paper,published), and where
+    tokens are put (positions=keep,renumber).
 
     Every answer is on the disk as soon as it is known; a killed sweep goes on where it was. Writes sweep.json, sweep.md
     and a plot for each benchmark.
@@ -155,8 +158,8 @@ def compare(
 
     Two folders: eadp compare out/with out/without. Two settings of one: eadp compare "out/pocket:eadp keep=0.125"
     ":topk keep=0.125". Words of their names will do: out/pocket:eadp :topk compares the two at each budget, or on each
-    benchmark. Works on the results of `eadp eval`, of `eadp sweep` and on the samples that lmms-eval logs. Runs on
-    different samples are refused.
+    benchmark, and out/pocket:eadp:published :eadp a preset with the defaults. Works on the results of `eadp eval`, of
+    `eadp sweep` and on the samples that lmms-eval logs. Runs on different samples are refused.
     """
     from eadp.evaluate import compare
 

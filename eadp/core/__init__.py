@@ -4,13 +4,13 @@ from eadp.core import trace
 from eadp.core.blocks import cover_by_quota, cover_by_share
 from eadp.core.cells import even_cells, largest_grid, regular_cells
 from eadp.core.density import density_peaks
-from eadp.core.diversity import Picks, dpp, max_min
+from eadp.core.diversity import Picks, dpp, dpp_by_quota, max_min, max_min_by_quota
 from eadp.core.facility import FacilityLocation, facility_location
 from eadp.core.quotas import alike, allocate
 from eadp.core.ranking import outliers, ranked
-from eadp.core.relevance import AGGREGATIONS, DISPERSIONS, relevance
+from eadp.core.relevance import AGGREGATIONS, DISPERSIONS, Aggregation, Scoring, relevance
 from eadp.core.similarity import DENSE_LIMIT, CosineRows, similarity_within, token_similarity
-from eadp.core.smoothing import polarize, smooth
+from eadp.core.smoothing import polarize, smooth, smooth_maps
 from eadp.core.types import (
     Box,
     Grid,
@@ -28,6 +28,7 @@ __all__ = [
     "AGGREGATIONS",
     "DENSE_LIMIT",
     "DISPERSIONS",
+    "Aggregation",
     "Box",
     "CosineRows",
     "FacilityLocation",
@@ -36,6 +37,7 @@ __all__ = [
     "MergeSpace",
     "Picks",
     "Relevance",
+    "Scoring",
     "Selection",
     "TextGuide",
     "TextLayout",
@@ -47,10 +49,12 @@ __all__ = [
     "cover_by_share",
     "density_peaks",
     "dpp",
+    "dpp_by_quota",
     "even_cells",
     "facility_location",
     "largest_grid",
     "max_min",
+    "max_min_by_quota",
     "outliers",
     "polarize",
     "ranked",
@@ -58,6 +62,7 @@ __all__ = [
     "relevance",
     "similarity_within",
     "smooth",
+    "smooth_maps",
     "token_similarity",
     "trace",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import checks
+from eadp.core.similarity import token_similarity
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,28 @@ def max_min(distance: Tensor, keep: int, *, backend: str = "auto") -> Picks:
     """Farthest-first on an N×N distance: first the token whose nearest neighbour is farthest, then always the one
     farthest from its nearest kept token; the lowest index on a tie."""
     return _picks("distance", distance, keep, backend, "max_min_greedy", _max_min_torch)
+
+
+def dpp_by_quota(features: Tensor, relevance: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> Picks:
+    """Q_p tokens of each block p, block after block: greedy MAP with L_ij = r_i · cos(f_i, f_j) · r_j."""
+    found = []
+    for block, quota in zip(blocks, quotas, strict=True):
+        cosine = 2 * token_similarity(features[block]) - 1
+        weights = relevance[block].to(cosine)
+        if quota:
+            picks = dpp(weights[:, None] * cosine * weights, quota)
+            found.append(Picks(picks.indices + block.start, picks.gains))
+    return Picks(torch.cat([each.indices for each in found]), torch.cat([each.gains for each in found]))
+
+
+def max_min_by_quota(features: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> Picks:
+    """Q_p tokens of each block p that are farthest apart by 1 − cosine, block after block."""
+    found = []
+    for block, quota in zip(blocks, quotas, strict=True):
+        if quota:
+            picks = max_min(2 * (1 - token_similarity(features[block])), quota)
+            found.append(Picks(picks.indices + block.start, picks.gains))
+    return Picks(torch.cat([each.indices for each in found]), torch.cat([each.gains for each in found]))
 
 
 def _picks(

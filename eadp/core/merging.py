@@ -11,13 +11,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Part:
-    """What one block of n tokens keeps. indices: k slots, sorted, counted from the block's start.
+    """What one block of n tokens keeps, counted from the block's start.
 
-    merge: k×n, or k×(n + 1) where the block has a token beside its grid; None where tokens stay as they were.
+    indices: k slots, sorted.
+    merge:   k×n, or k×(n + 1) where the block has a CLS token beside its grid; None where tokens stay as they were.
+    rows:    k, which token each row of `merge` stands for, −1 for none; None: `indices`.
     """
 
     indices: Tensor
     merge: Tensor | None = None
+    rows: Tensor | None = None
 
 
 def joined(parts: Sequence[Part], sizes: Sequence[int], extra: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -38,6 +41,13 @@ def joined(parts: Sequence[Part], sizes: Sequence[int], extra: bool = False) -> 
     return indices, merge
 
 
+def stacked_rows(parts: Sequence[Part], sizes: Sequence[int]) -> Tensor:
+    """K, which token each row of the joined parts stands for; −1 for none."""
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    rows = [part.indices if part.rows is None else part.rows for part in parts]
+    return torch.cat([torch.where(each < 0, -1, each + start) for each, start in zip(rows, starts, strict=True)])
+
+
 def unchanged(indices: Tensor, total: int) -> Tensor:
     """K×total, each kept token as it was."""
     merge = torch.zeros(len(indices), total, device=indices.device)
@@ -52,15 +62,12 @@ def group_means(owner: Tensor, groups: int) -> Tensor:
 
 
 def room_after(kept: Tensor, total: int) -> Tensor:
-    """Slots for the kept tokens and one more behind them: sorted, one more than kept.
-
-    The last free slot is taken, and the kept tokens behind it move up by one.
-    """
+    """Slots for the kept tokens and one more row behind them, sorted: theirs, and the last free one."""
     return _with(kept, total, last=True)
 
 
 def room_before(kept: Tensor, total: int) -> Tensor:
-    """Slots for one more token and the kept ones behind it: the first free slot, those before it move back by one."""
+    """Slots for one more row and the kept tokens behind it, sorted: theirs, and the first free one."""
     return _with(kept, total, last=False)
 
 

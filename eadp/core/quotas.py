@@ -13,6 +13,10 @@ from eadp.core import checks
 from eadp.core.types import Box, Grid, Layout
 
 RULES = ("importance", "global_guided", "uniform")
+ROUNDINGS = ("exact", "paper", "released")
+
+HELD = 1e-6
+"""What the release adds to the sum that shares are of."""
 
 WHOLE_IMAGE_SHARE = 0.2
 """What `global_guided` reserves for block 0, the whole image."""
@@ -22,7 +26,7 @@ def allocate(
     weights_per_block: Sequence[Tensor],
     budget: int,
     rule: str = "importance",
-    exact: bool = True,
+    rounding: str = "exact",
     layout: Layout | None = None,
 ) -> list[int]:
     """Q_p for each block p from the maps ŝ_p (N_p values each, or rows×columns).
@@ -32,10 +36,15 @@ def allocate(
                    says how 0.8·K is split. `layout` says where the crops lie; four crops are 2×2 unless it does.
     uniform:       alike.
 
-    exact: exactly the budget, at most what a block has, at least 1 where the budget allows it: floors first, then the
-    rest by largest remainder. Otherwise the paper's floors, max(1, ⌊share·K⌋), whatever they add up to.
+    No block gets more than it has. What shares leave to be rounded:
+    exact:    exactly the budget, at least 1 for each block where the budget allows it: floors first, then the rest by
+              largest remainder.
+    paper:    max(1, ⌊share·K⌋), whatever that adds up to; ⌊0.2·K⌋ for the whole image under `global_guided`.
+    released: the same, with shares of Σ + 1e-6; under `global_guided` quadrants end at whole cells, local crops share
+              what ⌊0.2·K⌋ leaves, and may get 0.
     """
     checks.known("allocation rule", rule, RULES)
+    checks.known("rounding", rounding, ROUNDINGS)
     sizes = [block.numel() for block in weights_per_block]
     if not sizes or 0 in sizes:
         raise ValueError(f"every block needs at least one token, got blocks of {sizes}")
@@ -45,21 +54,22 @@ def allocate(
         if block.min() < 0:
             raise ValueError(f"weights_per_block[{p}] must be 0 or more, but holds {block.min().item():.6g}")
 
+    guided = rule == "global_guided" and len(sizes) > 1
+    released = rounding == "released"
     if len(sizes) == 1 or rule == "uniform":
         wanted = _proportional([1.0] * len(sizes), budget)
-    elif rule == "importance":
-        wanted = _proportional([block.double().sum().item() for block in weights_per_block], budget)
+    elif not guided:
+        wanted = _proportional([block.double().sum().item() for block in weights_per_block], budget, released)
     else:
-        under = _sums_under(weights_per_block[0], crop_boxes(layout, len(sizes) - 1))
+        under = _sums_under(weights_per_block[0], crop_boxes(layout, len(sizes) - 1), whole_cells=released)
         whole = WHOLE_IMAGE_SHARE * budget
-        wanted = [whole, *_proportional(under, budget - whole)]
+        whole = float(_floor(whole)) if released else whole
+        wanted = [whole, *_proportional(under, budget - whole, released)]
 
-    if exact:
+    if rounding == "exact" or rule == "uniform":
         return _exactly(budget, wanted, sizes)
-    quotas = [min(size, max(1, _floor(share))) for share, size in zip(wanted, sizes, strict=True)]
-    if rule == "global_guided" and len(sizes) > 1:
-        quotas[0] = min(sizes[0], _floor(wanted[0]))
-    return quotas
+    least = [0 if guided and (released or p == 0) else 1 for p in range(len(sizes))]
+    return [min(size, max(low, _floor(share))) for share, size, low in zip(wanted, sizes, least, strict=True)]
 
 
 def alike(grids: Sequence[Grid], budget: int) -> list[int]:
@@ -72,9 +82,11 @@ def _floor(share: float) -> int:
     return math.floor(share + 1e-9)
 
 
-def _proportional(weights: Sequence[float], budget: float) -> list[float]:
+def _proportional(weights: Sequence[float], budget: float, released: bool = False) -> list[float]:
     """The budget in proportion to the weights; alike where all are 0."""
     total = sum(weights)
+    if released:
+        return [budget * (w / (total + HELD)) for w in weights]
     return [budget * w / total for w in weights] if total > 0 else [budget / len(weights)] * len(weights)
 
 
@@ -137,8 +149,9 @@ def crop_boxes(layout: Layout | None, crops: int) -> Sequence[Box]:
     return boxes
 
 
-def _sums_under(guide: Tensor, boxes: Sequence[Box]) -> list[float]:
-    """What the whole image's map adds up to under each box; a cell that a box cuts counts by its share."""
+def _sums_under(guide: Tensor, boxes: Sequence[Box], whole_cells: bool = False) -> list[float]:
+    """What the whole image's map adds up to under each box. A cell that a box cuts counts by its share, or, with
+    whole_cells, belongs to the box that begins in it."""
     if guide.ndim != 2:
         raise ValueError(
             "global_guided needs the whole image's map as rows×columns in weights_per_block[0], "
@@ -147,8 +160,11 @@ def _sums_under(guide: Tensor, boxes: Sequence[Box]) -> list[float]:
     guide = guide.double()
     sums = []
     for top, left, bottom, right in boxes:
-        down = _overlap(guide.shape[0], top, bottom).to(guide)
-        along = _overlap(guide.shape[1], left, right).to(guide)
+        rows, columns = guide.shape
+        if whole_cells:
+            top, bottom = (_floor(edge * rows) / rows for edge in (top, bottom))
+            left, right = (_floor(edge * columns) / columns for edge in (left, right))
+        down, along = _overlap(rows, top, bottom).to(guide), _overlap(columns, left, right).to(guide)
         sums.append((down @ guide @ along).item())
     return sums
 

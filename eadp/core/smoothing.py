@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -55,6 +56,21 @@ def polarize(score: Tensor, beta: float) -> Tensor:
     """ŝ = s^β: sharpens for β > 1, and β = 0 makes every token weigh the same."""
     check_beta(beta)
     return score.clamp_min(0) ** beta
+
+
+def guessed_grids(cells: int) -> list[Grid]:
+    """The maps that the release on LLaVA takes a block of so many cells for: a multiple of 576 is as many 24×24 maps,
+    another square number one square map; it smooths nothing else (an empty list)."""
+    if cells % 576 == 0:
+        return [(24, 24)] * (cells // 576)
+    side = math.isqrt(cells)
+    return [(side, side)] if side * side == cells else []
+
+
+def smooth_maps(score: Tensor, grids: Sequence[Grid], size: int = 3, sigma: float = 1.0) -> Tensor:
+    """`smooth` on several maps, one behind the other."""
+    parts = score.split([rows * columns for rows, columns in grids])
+    return torch.cat([smooth(part, grid, size, sigma) for part, grid in zip(parts, grids, strict=True)])
 
 
 def check_smoothing(size: int, sigma: float) -> None:

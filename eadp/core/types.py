@@ -55,9 +55,11 @@ class TowerAttention:
     layer:    counted from 0, of the tower's `depth`.
     keys:     N×heads×c.
     cls:      N, the row of the CLS token, mean over heads; None for towers without one.
+    cls_full_width: N, the same row from one softmax of q·k/√(heads·c) over the full width, as if there were one head.
     received: N, the attention that each token gets from all the queries of its image: mean over heads, sum over
               queries, over N, so that the mean is 1/N (less what a CLS token gets). None where the method goes by CLS
               and the tower has one.
+    family:   the `model_type` of the model that the tower belongs to, for releases that treat models differently.
     """
 
     layer: int
@@ -65,6 +67,8 @@ class TowerAttention:
     keys: Tensor
     cls: Tensor | None = None
     received: Tensor | None = None
+    cls_full_width: Tensor | None = None
+    family: str = ""
 
     def __post_init__(self) -> None:
         if self.cls is None and self.received is None:
@@ -80,8 +84,9 @@ class VisualTokens:
     grids:    (rows, columns) of each block; their areas add up to N.
     layout:   where the local crops (blocks 1, 2, …) lie on block 0, for `global_guided` allocation.
     attention: what the vision tower's layers attended to, those that the method asked for and in its order.
-    tower:    N×w, the same tokens as the vision tower gives them, before the model's projector; only for methods that
-              merge there, and only on models whose projector takes any such row by itself.
+    tower:    N×w, the same tokens as the vision tower gives them, before the model's projector (on Qwen a token's
+              patches side by side); only for methods that merge there, and only where the projector takes any such
+              row by itself.
     tower_cls: blocks×w, the CLS token of each block, likewise; None where the tower has none.
     sequence: N, the rank of each token in the order in which the language model gets them (the joined crops of
               LLaVA-NeXT are read row by row); None: as they lie here.
@@ -154,13 +159,13 @@ class TextGuide:
 
 @dataclass(frozen=True)
 class Relevance:
-    """Stage 1 and the start of stage 2, every intermediate. M text tokens, N visual tokens.
+    """Stage 1 and the start of stage 2, every intermediate. M text tokens, N visual tokens in B blocks.
 
     similarity:   M×N, c_ij = sign · cos(t_i, v_j).
-    entropy:      M, h_i of softmax_j(c_ij / τ).
-    dispersion:   M, what the filter ranks by: the entropy, or the chosen stand-in; larger is more dispersed.
-    kept:         M, true for the words that stay.
-    weights:      M, or M×N where the aggregation weighs each cell by itself; 0 for words that do not stay.
+    entropy:      M×B, h_i of softmax_j(c_ij / τ) over the tokens of each block.
+    dispersion:   M×B, what the filter ranks by: the entropy, or the chosen stand-in; larger is more dispersed.
+    kept:         M×B, true for the words that stay.
+    weights:      M×N, what each word weighs in each token's score; 0 for words that do not stay.
     dense_score, global_score, fused: N; None for a part that was not there to compute.
     score:        N, `fused` after min-max, in [0, 1].
     smoothed, polarized: N, after the Gaussian and after the power β; None before stage 2.
@@ -181,6 +186,21 @@ class Relevance:
     words: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def word_entropy(self) -> Tensor:
+        """M, the entropy of each word in the block where it points most."""
+        return self.entropy.amin(1)
+
+    @property
+    def word_weight(self) -> Tensor:
+        """M, what each word weighs, in the mean over the tokens."""
+        return self.weights.mean(1)
+
+    @property
+    def word_kept(self) -> Tensor:
+        """M, true for words that stay in some block."""
+        return self.kept.any(1)
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -194,12 +214,12 @@ class Selection:
     bound:    no choice of as many tokens can have more coverage than this, for this very image and question.
     quotas:   how many tokens each block kept.
     scores:   N, what the method ranked the tokens by.
-    merge:    K×N where kept tokens absorb others: row k, in the order in which the language model gets them, is
-              Σ_j merge[k, j] · row j. None: rows as they were. K×(N + E) where the E extra tokens, or E CLS tokens,
-              are among them. `indices` are then the K places that the new rows fill.
+    merge:    K×N where kept tokens absorb others: row k is Σ_j merge[k, j] · row j. None: rows as they were. K×(N + E)
+              where the E extra tokens, or E CLS tokens, are among them. `indices` are then the K places that the new
+              rows fill.
     merge_space: what `merge` weighs: `features`, or rows of the `tower`, which the model's projector takes afterwards.
-    rows:     K, which token each row stands for, in the order in which the language model gets them; −1 for one that
-              stands for none (a mean, CLS). None: `indices`, in the order of the sequence.
+    rows:     K, which token each row of `merge` stands for, in the order in which the language model gets them; −1 for
+              one that stands for none (a mean, CLS). None: row k stands for token indices[k], at its own place.
     newlines: how many newline tokens of this image the language model gets beside those.
     per_layer: how many tokens each layer of the language model processes, where not all process the same.
     relevance, notes: how the method got there.

@@ -14,8 +14,12 @@ from typing import Any
 
 from eadp.evaluate import files
 from eadp.evaluate.journal import Journal, Record
+from eadp.evaluate.model_settings import Settings
 from eadp.evaluate.provenance import provenance
-from eadp.evaluate.pruned import Conversation, PrunedModel, Settings
+from eadp.evaluate.pruned import Conversation, PrunedModel
+
+MEANS = ("tokens", "sent", "tokens_before", "layer_mean", "new_tokens")
+"""What of a record is averaged over the samples."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +107,7 @@ def totals(records: Sequence[Record]) -> Record:
     times = {name: [record[f"{name}_seconds"] for record in records] for name in ("prepare", "generate")}
     return {
         "samples": len(records),
-        "tokens": fmean(record["tokens"] for record in records),
-        "tokens_before": fmean(record["tokens_before"] for record in records),
-        "layer_mean": fmean(record["layer_mean"] for record in records),
-        "new_tokens": fmean(record["new_tokens"] for record in records),
+        **{name: fmean(record[name] for record in records) for name in MEANS},
         **{f"{name}_seconds": sum(of) for name, of in times.items()},
         **{f"median_{name}_seconds": median(of) for name, of in times.items()},
     }

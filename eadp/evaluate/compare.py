@@ -79,13 +79,13 @@ def scale(scores: Iterable[float]) -> int:
 
 
 def against(outcomes: Iterable[Outcome], method: str = "eadp") -> list[Difference]:
-    """The method at each budget against all tokens and against every other method at that budget."""
+    """The method at each budget against all tokens and against every other setting at that budget, each pair once."""
     every = list(outcomes)
-    found = []
+    found, done = [], []
     for ours in (outcome for outcome in every if outcome.setting.method == method):
-        others = [
-            o for o in every if o.setting.method == ALL or (o is not ours and o.setting.keep == ours.setting.keep)
-        ]
+        done.append(ours)
+        there = [o for o in every if not any(o is each for each in done)]
+        others = [o for o in there if o.setting.method == ALL or o.setting.keep == ours.setting.keep]
         found += [paired(str(ours.setting), str(other.setting), ours.right, other.right) for other in others]
     return found
 

@@ -14,6 +14,8 @@ from eadp.evaluate import files
 from eadp.evaluate.provenance import provenance
 
 MANIFEST = "manifest.json"
+FORMAT = 2
+"""Of the records: since 2 they say what the language model was sent beside what was kept."""
 
 Record = dict[str, Any]
 
@@ -41,6 +43,10 @@ class Journal:
             raise ValueError(f"{folder} has samples but no {MANIFEST} that says what they are: give another folder")
         started = _start(folder, settings)
         manifest = _manifest(folder)
+        if manifest.get("format", 1) != FORMAT:
+            raise ValueError(
+                f"{folder} was begun by another version of eadp, whose records have other fields: give another folder"
+            )
         if manifest["settings"] != settings:
             raise ValueError(
                 f"{folder} holds results of other settings ({_difference(manifest['settings'], settings)}): give "
@@ -153,7 +159,7 @@ def _start(folder: Path, settings: Record) -> bool:
     """Write the manifest unless there is one; whether it was written. Of several ranks one writes."""
     if (folder / MANIFEST).exists():
         return False
-    manifest = {**provenance(), "settings": settings, "seed": settings.get("seed"), "resumed": []}
+    manifest = {**provenance(), "settings": settings, "seed": settings.get("seed"), "format": FORMAT, "resumed": []}
     return files.create(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 

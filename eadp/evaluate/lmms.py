@@ -21,7 +21,8 @@ from tqdm import tqdm
 
 from eadp.evaluate.asking import Asking, Request, digest, totals, write
 from eadp.evaluate.journal import Journal, Record
-from eadp.evaluate.pruned import Conversation, PrunedModel, Settings
+from eadp.evaluate.model_settings import Settings
+from eadp.evaluate.pruned import Conversation, PrunedModel
 
 HARNESS = f"lmms-eval {version('lmms-eval')}"
 
@@ -109,7 +110,7 @@ class Eadp(lmms):
             return
         found = totals(records)
         tokens, seconds = sum(each["new_tokens"] for each in records), found["generate_seconds"]
-        means = {f"visual_{name}": found[name] for name in ("tokens", "tokens_before", "layer_mean")}
+        means = {f"visual_{name}": found[name] for name in ("tokens", "sent", "tokens_before", "layer_mean")}
         log_metrics(seconds, tokens, tokens / seconds, means)
         if self._side is None:
             logger.warning("eadp: tokens and times are not written; give --output_path, or side= in model_args")

@@ -58,7 +58,7 @@ def pointing(total: int, split: Split = "test", sign: float | None = None, **set
             if relevance.words is not None:
                 content = torch.tensor([word.lower().strip(" ?.,") in CONTENT for word in relevance.words])
                 if content.any() and not content.all():
-                    lower = relevance.entropy[content].mean() < relevance.entropy[~content].mean()
+                    lower = relevance.word_entropy[content].mean() < relevance.word_entropy[~content].mean()
                     found.ordered.append(bool(lower))
     return found
 

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageColor
 from transformers.video_utils import VideoMetadata, load_video
 
 from eadp.models import family_of
@@ -18,6 +18,24 @@ READERS = {"torchcodec": "torchcodec", "pyav": "av", "decord": "decord", "opencv
 """What reads clips, and the package that it takes; the first that is there does it."""
 
 
+CROPS = "crops"
+SQUARES = ("stretch", "pad", CROPS)
+"""How an image becomes a square: its sides stretched, or the shorter one filled up; or as a model that cuts images into
+crops does it for the one size that it is left with."""
+MEAN = "mean"
+"""As a colour: the mean colour of the model's image processor, with which LLaVA pads."""
+
+Colour = tuple[int, int, int]
+
+
+class Square(NamedTuple):
+    """What every image is made into: a square of `side` pixels (None: of its longer side), padded with `colour` (None:
+    stretched)."""
+
+    side: int | None
+    colour: Colour | None = None
+
+
 class Clip(NamedTuple):
     """frames: F×H×W×3. metadata: which frames of the clip they are, and when."""
 
@@ -25,11 +43,23 @@ class Clip(NamedTuple):
     metadata: VideoMetadata
 
 
-def picture(given: Any, side: int | None = None) -> Image.Image:
-    """A picture, or the path of one; stretched to side×side where a side is given."""
+def picture(given: Any, square: Square | None = None) -> Image.Image:
+    """An image, or the path of one; made into a square where one is given."""
     image = given if isinstance(given, Image.Image) else Image.open(given)
     image = image.convert("RGB")
-    return image if side is None else image.resize((side, side), Image.Resampling.BICUBIC)
+    if square is None:
+        return image
+    if square.colour is not None:
+        image = _padded(image, square.colour)
+    return image if square.side is None else image.resize((square.side, square.side), Image.Resampling.BICUBIC)
+
+
+def _padded(image: Image.Image, colour: Colour) -> Image.Image:
+    """In the middle of a square of its longer side."""
+    side = max(image.size)
+    whole = Image.new("RGB", (side, side), colour)
+    whole.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+    return whole
 
 
 def clip(given: Any, frames: int, start: float | None = None, end: float | None = None) -> Clip:
@@ -67,21 +97,67 @@ def evenly(first: int, last: int, count: int) -> np.ndarray:
     return np.linspace(first, last - 1, count).round().astype(int)
 
 
-def fixed_side(model: Any, processor: Any, resolution: int | None) -> int | None:
-    """The side to which images are stretched, with the processor told to leave that size as it is."""
-    if resolution is None:
+def square_of(model: Any, processor: Any, resolution: int | None, square: str, pad_colour: str) -> Square | None:
+    """What images are made into, with the processor told to leave that size as it is; None: nothing.
+
+    resolution: the side in pixels; None: the processor decides. square: one of SQUARES. pad_colour: see `colour_of`.
+    """
+    if square == CROPS:
+        _leave_one_size(model, processor, resolution)
         return None
-    if not isinstance(family_of(model), Qwen2_5_VL):
+    if resolution is not None:
+        _fix(model, processor.image_processor, resolution)
+    if square == "pad":
+        return Square(resolution, colour_of(pad_colour, processor.image_processor))
+    return None if resolution is None else Square(resolution)
+
+
+def _leave_one_size(model: Any, processor: Any, resolution: int | None) -> None:
+    """Leave the model one size to cut images for. The whole image is stretched to it, its crops are cut from the image
+    in its own shape, filled up with black."""
+    if resolution is None:
+        raise ValueError(f"square={CROPS} needs resolution=, the one size that images are cut for")
+    _fix(model, processor.image_processor, resolution)
+    if isinstance(family_of(model), Qwen2_5_VL):
+        raise ValueError(f"square={CROPS} is for models that cut images into crops, as LLaVA-NeXT: use pad or stretch")
+    for owner in (family_of(model).config, processor.image_processor):
+        owner.image_grid_pinpoints = [[resolution, resolution]]
+
+
+def colour_of(name: str, images: Any) -> Colour:
+    """MEAN, or a colour as Pillow reads it: black, #7f7f7f. images: the model's image processor."""
+    if name == MEAN:
+        red, green, blue = (int(255 * share) for share in images.image_mean)
+        return red, green, blue
+    return check_colour(name)
+
+
+def check_colour(name: str) -> Colour:
+    try:
+        return ImageColor.getrgb(name)[:3]
+    except ValueError:
+        raise ValueError(f"pad_colour is {MEAN}, or a colour such as black or #7f7f7f, got {name!r}") from None
+
+
+def _fix(model: Any, images: Any, resolution: int) -> None:
+    """Let the image processor leave squares of this side as they are; told where the model takes none."""
+    if (sizes := getattr(model.config, "image_grid_pinpoints", None)) is not None:
+        squares = [height for height, width in sizes if height == width]
+        if resolution not in squares:
+            raise ValueError(
+                f"resolution={resolution} is no square that {model.config.model_type} cuts into crops: it takes "
+                f"{', '.join(map(str, squares))}"
+            )
+    elif isinstance(family_of(model), Qwen2_5_VL):
+        cell = images.patch_size * images.merge_size
+        if resolution < cell or resolution % cell:
+            near = max(1, round(resolution / cell)) * cell
+            raise ValueError(
+                f"a visual token covers {cell}×{cell} pixels: resolution={resolution} is no multiple, {near} is"
+            )
+        images.size = {**dict(images.size), "shortest_edge": resolution**2, "longest_edge": resolution**2}
+    else:
         raise ValueError(
-            f"resolution= is for Qwen2.5-VL and Qwen3-VL, which take images of any size; {model.config.model_type} "
-            "has its own: leave it out"
+            f"resolution= is for Qwen2.5-VL and Qwen3-VL, which take images of any size, and for LLaVA-NeXT and its "
+            f"like, which cut them into crops; {model.config.model_type} has its own: leave it out"
         )
-    images = processor.image_processor
-    cell = images.patch_size * images.merge_size
-    if resolution < cell or resolution % cell:
-        near = max(1, round(resolution / cell)) * cell
-        raise ValueError(
-            f"a visual token covers {cell}×{cell} pixels: resolution={resolution} is no multiple, {near} is"
-        )
-    images.size = {**dict(images.size), "shortest_edge": resolution**2, "longest_edge": resolution**2}
-    return resolution

@@ -16,9 +16,8 @@ from PIL import Image
 
 from eadp.checkpoints import POCKET, ask, load_model
 from eadp.evaluate.journal import Journal, Record
-from eadp.evaluate.setting import ALL, BLIND, MAJORITY, Setting
+from eadp.evaluate.setting import ALL, BLIND, MAJORITY, Setting, check
 from eadp.evaluate.statistics import wilson
-from eadp.methods import Method
 from eadp.methods.random import Random
 from eadp.models.guides import Guide, guide_for
 from eadp.pocket.samples import Sample, samples
@@ -29,16 +28,23 @@ from eadp.runtime import attach
 __all__ = ["ALL", "BLIND", "MAJORITY", "Outcome", "Report", "Setting", "evaluate", "identity"]
 
 BATCH = 16
+RECORDED = ("answer", "right", "tokens", "sent", "layer_mean")
+"""What an `Outcome` takes of the records, in its order."""
 
 
 @dataclass
 class Outcome:
-    """One setting's answers, question by question; the visual tokens left for each, and their mean over the layers."""
+    """One setting's answers, question by question.
+
+    tokens:      visual tokens left for each; sent: with the newlines that stay, what the language model gets.
+    layer_means: mean of those left over its layers.
+    """
 
     setting: Setting
     answers: list[str] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
     layer_means: list[float] = field(default_factory=list)
 
     @property
@@ -52,6 +58,10 @@ class Outcome:
     @property
     def mean_tokens(self) -> float:
         return sum(self.tokens) / len(self.tokens)
+
+    @property
+    def mean_sent(self) -> float:
+        return sum(self.sent) / len(self.sent)
 
     @property
     def layer_mean(self) -> float:
@@ -100,18 +110,19 @@ def evaluate(
     model:    as `eadp.checkpoints.load_model` takes it.
     journal:  opened with `identity(model, split)`. What it has is not asked again; what is new is added to it.
     """
-    prunings = [setting.pruning() for setting in settings]
+    for setting in settings:
+        check(setting)
     asked = _Asked(model)
     answers: list[list[Record]] = [[] for _ in settings]
     questions = _Questions(split, total)
     for start in range(0, total, BATCH):
         numbers = range(start, min(start + BATCH, total))
-        for setting, method, records in zip(settings, prunings, answers, strict=True):
+        for setting, records in zip(settings, answers, strict=True):
             keys = [f"{setting.key}/{number}" for number in numbers]
             done = {key: journal[key] for key in keys if journal is not None and key in journal}
             if len(done) < len(keys):
                 # The whole batch even where a part is done: the same batch gives the same answers to the last bit.
-                fresh = dict(zip(keys, asked.records(questions.at(numbers), setting, method), strict=True))
+                fresh = dict(zip(keys, asked.records(questions.at(numbers), setting), strict=True))
                 new = {key: record for key, record in fresh.items() if key not in done}
                 if journal is not None:
                     journal.extend(new.items())
@@ -124,9 +135,7 @@ def evaluate(
 def _report(model: str, settings: Sequence[Setting], answers: Sequence[Sequence[Record]]) -> Report:
     """answers: settings × questions."""
     outcomes = [
-        Outcome(
-            setting, *([record[name] for record in records] for name in ("answer", "right", "tokens", "layer_mean"))
-        )
+        Outcome(setting, *([record[name] for record in records] for name in RECORDED))
         for setting, records in zip(settings, answers, strict=True)
     ]
     kinds, expected = ([record[name] for record in answers[0]] for name in ("kind", "expected"))
@@ -165,11 +174,11 @@ class _Asked:
         """One for all settings: loading it reads a checkpoint."""
         return guide_for(*self._loaded)
 
-    def records(self, batch: Sequence[Sample], setting: Setting, method: Method | None) -> list[Record]:
+    def records(self, batch: Sequence[Sample], setting: Setting) -> list[Record]:
         images = [sample.image for sample in batch]
         if setting.method == BLIND:
             images = [Image.new("RGB", image.size, (127, 127, 127)) for image in images]
-        answers, kept = self._answers(images, [sample.question for sample in batch], method)
+        answers, kept = self._answers(images, [sample.question for sample in batch], setting)
         return [
             {
                 "method": setting.method,
@@ -180,25 +189,27 @@ class _Asked:
                 "answer": answer,
                 "right": sample.right(answer),
                 "tokens": tokens,
+                "sent": sent,
                 "layer_mean": mean,
             }
-            for sample, answer, (tokens, mean) in zip(batch, answers, kept, strict=True)
+            for sample, answer, (tokens, sent, mean) in zip(batch, answers, kept, strict=True)
         ]
 
     @torch.inference_mode()
     def _answers(
-        self, images: Sequence[Image.Image], questions: Sequence[str], method: Method | None
-    ) -> tuple[list[str], list[tuple[int, float]]]:
-        """The answers, and for each question the tokens after pruning and their mean over layers."""
+        self, images: Sequence[Image.Image], questions: Sequence[str], setting: Setting
+    ) -> tuple[list[str], list[tuple[int, int, float]]]:
+        """The answers, and for each question the tokens after pruning, those sent, and their mean over layers."""
         model, processor = self._loaded
         inputs = ask(processor, images, questions).to(model.device)
+        method = check(setting)
         guide = self._guide if method is not None and "text" in method.needs else None
-        with nullcontext() if method is None else attach(model, processor, method=method, guide=guide) as pruned:
+        with nullcontext() if method is None else attach(model, processor, guide=guide, **setting.attachment) as pruned:
             out = model.generate(**inputs, do_sample=False, max_new_tokens=LONGEST_ANSWER)
         answers = processor.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         if pruned is not None:
-            return answers, [(len(selection), selection.tokens_layer_mean) for selection in pruned.last]
-        return answers, [(n, n) for n in (inputs["input_ids"] == model.config.image_token_id).sum(dim=1).tolist()]
+            return answers, [(len(each), each.sent, each.tokens_layer_mean) for each in pruned.last]
+        return answers, [(n, n, n) for n in (inputs["input_ids"] == model.config.image_token_id).sum(dim=1).tolist()]
 
 
 def _majority(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:
@@ -209,4 +220,5 @@ def _majority(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:
     }
     answers = [frequent[kind] for kind in kinds]
     right = [answer == wanted for answer, wanted in zip(answers, expected, strict=True)]
-    return Outcome(Setting(MAJORITY), answers, right, [0] * len(kinds), [0.0] * len(kinds))
+    nothing = [0] * len(kinds)
+    return Outcome(Setting(MAJORITY), answers, right, nothing, nothing, [0.0] * len(kinds))

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers.video_utils import VideoMetadata
 
 from eadp.checkpoints import load_model
-from eadp.evaluate.media import clip, fixed_side, picture
+from eadp.evaluate.media import CROPS, clip, picture, square_of
+from eadp.evaluate.model_settings import Settings
 from eadp.evaluate.setting import Setting, check
-from eadp.methods import Method
+from eadp.evaluate.wording import released
+from eadp.models import family_of
 from eadp.models.llava_video import convert
-from eadp.models.question import PLACEHOLDER_IDS
+from eadp.models.question import PLACEHOLDER_IDS, question_of
 from eadp.runtime import attach
-
-NONE = "none"
-"""In place of a method: all tokens."""
-
-PLACING = ("positions", "budget_over", "newlines")
-"""Options that belong to `attach`; all others are the method's."""
 
 LONGEST_ANSWER = 1024
 """New tokens where neither the task nor the checkpoint says how many."""
@@ -38,67 +33,11 @@ Conversation = list[Message]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is run.
-
-    pretrained:  `pocket`, the folder of a checkpoint, or its name on the hub.
-    method:      a method's name, or NONE for all tokens.
-    options:     keep, coverage, further settings of the method, and PLACING.
-    resolution:  side in pixels to which every image is stretched; Qwen only. None: each in its own size.
-    frames:      how many frames are taken of a clip, evenly.
-    llava_video: the checkpoint is LLaVA-Video in LLaVA-OneVision's classes.
-    guide, sign: the checkpoint of the text encoder, and its sign, where they are not the family's.
-    """
-
-    pretrained: str
-    method: str = "eadp"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    resolution: int | None = None
-    frames: int = 32
-    llava_video: bool = False
-    guide: str | None = None
-    sign: float | None = None
-    dtype: str = "auto"
-
-    @classmethod
-    def of(cls, **arguments: Any) -> Settings:
-        """From arguments in a row, as they stand on a command line: whatever is not a field is an option."""
-        own = {each.name for each in fields(cls)} - {"options"}
-        options = {name: _value(value) for name, value in arguments.items() if name not in own}
-        return cls(options=options, **{name: value for name, value in arguments.items() if name in own})
-
-    def __post_init__(self) -> None:
-        if self.frames < 1:
-            raise ValueError(f"frames must be at least 1, got {self.frames}")
-        self.pruning()
-
-    def pruning(self) -> Method | None:
-        """The method with its settings."""
-        if self.method == NONE:
-            if self.options:
-                raise ValueError(
-                    f"method={NONE} keeps all tokens: there is nothing to set, got {', '.join(self.options)}"
-                )
-            return None
-        wanted = {name: value for name, value in self.options.items() if name not in PLACING}
-        return check(Setting(self.method, wanted.pop("keep", None), wanted))
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "options": dict(self.options)}
-
-
-def _value(value: Any) -> Any:
-    """[8,16,24] → (8, 16, 24); the rest as it is."""
-    if isinstance(value, str) and value.startswith("["):
-        return tuple(json.loads(value))
-    return tuple(value) if isinstance(value, list) else value
-
-
-@dataclass(frozen=True)
 class Answer:
     """One answer and what it took.
 
-    tokens, tokens_before: visual tokens after and before pruning, over all pictures of the prompt.
+    tokens, tokens_before: visual tokens after and before pruning, over all images of the prompt.
+    sent:        what the language model gets of them: those after pruning, and the newlines that stay.
     layer_mean:  visual tokens, mean over the layers of the language model.
     new_tokens:  length of the answer.
     prepare_seconds, generate_seconds: the batch's time for making inputs and for the model, shared out evenly.
@@ -107,6 +46,7 @@ class Answer:
 
     answer: str
     tokens: int
+    sent: int
     tokens_before: int
     layer_mean: float
     new_tokens: int
@@ -124,19 +64,23 @@ class PrunedModel:
         self.processor.tokenizer.padding_side = "left"
         if settings.llava_video:
             convert(self.model, self.processor)
-        self._side = fixed_side(self.model, self.processor, settings.resolution)
-        self._pruned = self._attach(settings.pruning())
+        self._square = square_of(self.model, self.processor, settings.resolution, settings.square, settings.pad_colour)
+        self._pruned = None if settings.setting is None else self._attach(settings.setting)
 
-    def _attach(self, method: Method | None) -> Any:
-        if method is None:
-            return None
-        guide: Any = self.settings.guide
-        if self.settings.sign is not None and "text" in method.needs:
+    def _attach(self, setting: Setting) -> Any:
+        method, guide = check(setting), cast(Any, self.settings.guide)
+        if self.settings.sign is not None and method is not None and "text" in method.needs:
             from eadp.models.guides import guide_for
 
             guide = guide_for(self.model, self.processor, guide, sign=self.settings.sign)
-        placing = {name: value for name, value in self.settings.options.items() if name in PLACING}
-        return attach(self.model, self.processor, method=method, guide=guide, **placing)
+        question = self._released if self.settings.question == "released" else None
+        # Every crop then has all its tokens, of the filling too.
+        whole = {"unpad": False} if self.settings.square == CROPS else {}
+        return attach(self.model, self.processor, guide=guide, question=question, **{**whole, **setting.attachment})
+
+    def _released(self, ids: Tensor) -> str:
+        """What guides pruning in EADP's release. ids: of one prompt."""
+        return released(question_of(ids, self.processor, family_of(self.model).config))
 
     def answer(self, conversations: Sequence[Conversation], wishes: Mapping[str, Any] | None = None) -> list[Answer]:
         """Answer some conversations together.
@@ -193,7 +137,7 @@ class PrunedModel:
 
         def see(part: dict[str, Any]) -> dict[str, Any]:
             if part["type"] == "image":
-                return {"type": "image", "image": picture(part["image"], self._side)}
+                return {"type": "image", "image": picture(part["image"], self._square)}
             if part["type"] == "video":
                 count = part.get("frames") or self.settings.frames
                 taken = clip(part["video"], count, part.get("start"), part.get("end"))
@@ -223,18 +167,23 @@ class PrunedModel:
             given["max_new_tokens"] = LONGEST_ANSWER
         return given
 
-    def _tokens(self, conversations: Sequence[Conversation], inputs: Any) -> list[tuple[int, int, float]]:
-        """For each prompt: visual tokens after pruning, before, and their mean over layers."""
+    def _tokens(self, conversations: Sequence[Conversation], inputs: Any) -> list[tuple[int, int, int, float]]:
+        """For each prompt: visual tokens after pruning, those sent, those before, and their mean over layers."""
         pictures = [sum(part["type"] != "text" for part in _parts(each)) for each in conversations]
         if self._pruned is None or not any(pictures):
             config = self.model.config
             ids = {getattr(config, name) for name in PLACEHOLDER_IDS if getattr(config, name, None) is not None}
             held: Tensor = torch.isin(inputs["input_ids"], torch.tensor(sorted(ids), device=self.model.device))
-            return [(count, count, float(count)) for count in held.sum(dim=1).tolist()]
+            return [(count, count, count, float(count)) for count in held.sum(dim=1).tolist()]
         selections, beams = iter(self._pruned.last), len(self._pruned.last) // sum(pictures)
         of_each = [list(islice(selections, count * beams))[:count] for count in pictures]
         return [
-            (sum(map(len, of)), sum(each.total for each in of), sum(each.tokens_layer_mean for each in of))
+            (
+                sum(map(len, of)),
+                sum(each.sent for each in of),
+                sum(each.total for each in of),
+                sum(each.tokens_layer_mean for each in of),
+            )
             for of in of_each
         ]
 

@@ -25,11 +25,12 @@ def rows(report: Report) -> tuple[list[str], list[list[str]]]:
     for outcome in report.outcomes:
         low, high = outcome.interval
         by_kind = report.by_kind(outcome)
-        tokens = f"{outcome.mean_tokens:.0f}" if outcome.setting.method not in (BLIND, MAJORITY) else "–"
+        counts = [f"{mean:.0f}" for mean in (outcome.mean_tokens, outcome.mean_sent, outcome.layer_mean)]
+        if outcome.setting.method in (BLIND, MAJORITY):
+            counts = ["–"] * len(counts)
         share = f"{100 * outcome.accuracy:.1f} ({100 * low:.1f}–{100 * high:.1f})"
-        mean = f"{outcome.layer_mean:.0f}" if tokens != "–" else "–"
-        lines.append([str(outcome.setting), tokens, mean, share, *(f"{100 * by_kind[kind]:.0f}" for kind in kinds)])
-    return ["setting", "tokens", "layer mean", "all kinds (95 %)", *kinds], lines
+        lines.append([str(outcome.setting), *counts, share, *(f"{100 * by_kind[kind]:.0f}" for kind in kinds)])
+    return ["setting", "patches", "sent", "layer mean", "all kinds (95 %)", *kinds], lines
 
 
 def as_table(report: Report) -> Table:
@@ -64,6 +65,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "accuracy": outcome.accuracy,
                 "interval": outcome.interval,
                 "mean_tokens": outcome.mean_tokens,
+                "mean_sent": outcome.mean_sent,
                 "layer_mean": outcome.layer_mean,
                 "by_kind": report.by_kind(outcome),
                 "answers": outcome.answers,

@@ -13,7 +13,7 @@ from eadp.evaluate import paper
 from eadp.evaluate.compare import Difference, difference, scale
 from eadp.evaluate.journal import Journal
 from eadp.evaluate.scores import Run, runs_so_far
-from eadp.evaluate.setting import Budget, Setting, grid
+from eadp.evaluate.setting import PRESET, Budget, Setting, grid, parse
 from eadp.evaluate.statistics import mean_interval
 from eadp.methods.base import REGISTRY
 
@@ -105,14 +105,17 @@ def plan(method: str, keep: Budget | None, options: Mapping[str, Any], values: V
 
 
 def _setting(method: str, keep: Budget | None, options: Mapping[str, Any]) -> Setting:
-    """Without what is the default anyway: a setting is run once, however it is written."""
-    defaults = {each.name: each.default for each in fields(REGISTRY[method])} if method in REGISTRY else {}
+    """Without what is the default anyway: a setting is run once, however it is written. A preset has other defaults,
+    which depend on the model: with one everything stays as it is written."""
+    bare, given = parse(method, {"keep": keep, **options})
+    defaults = {each.name: each.default for each in fields(REGISTRY[bare])} if bare in REGISTRY else {}
     for name, value in options.items():
         if isinstance(defaults.get(name), int | float) and not isinstance(value, int | float):
-            raise ValueError(f"{name} of {method} is a number, {defaults[name]} by default, got {value!r}")
-    given = {"keep": keep, **options}
+            raise ValueError(f"{name} of {bare} is a number, {defaults[name]} by default, got {value!r}")
     budget = given.pop("keep")
-    return grid([method], [budget], {"": {n: v for n, v in given.items() if n not in defaults or v != defaults[n]}})[0]
+    if PRESET not in given:
+        given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
+    return grid([bare], [budget], {"": given})[0]
 
 
 def results(plan: Plan, runs: Mapping[str, Run], figures: Mapping[str, float] | None = None) -> Blocks:

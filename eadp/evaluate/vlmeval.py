@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from hashlib import sha256
@@ -19,7 +18,8 @@ from vlmeval.vlm.base import BaseModel
 
 from eadp.evaluate.asking import Asking, Request, digest, write
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.pruned import Conversation, PrunedModel, Settings
+from eadp.evaluate.model_settings import Settings
+from eadp.evaluate.pruned import Conversation, PrunedModel
 
 HARNESS = f"VLMEvalKit (ms-vlmeval {version('ms-vlmeval')})"
 
@@ -58,14 +58,6 @@ def _identity(part: dict[str, str]) -> list[str]:
     return [part["type"], sha256(Path(part["value"]).read_bytes()).hexdigest()]
 
 
-def name_of(settings: Settings) -> str:
-    """What the harness calls the model, and its folder."""
-    base = re.sub(r"[^\w.-]+", "-", Path(settings.pretrained).name)
-    given = {**settings.options, "resolution": settings.resolution, "sign": settings.sign}
-    options = [f"{name}{value}" for name, value in given.items() if value is not None]
-    return re.sub(r"[^\w.-]+", "-", "-".join([base, settings.method, *options])).strip("-")
-
-
 def evaluate(
     data: Sequence[str],
     settings: Settings,
@@ -84,7 +76,7 @@ def evaluate(
     wishes:    how to generate, such as {"max_new_tokens": 512}.
     arguments: for the harness, as on its command line.
     """
-    name, rank = name_of(settings), int(os.environ.get("RANK", "0"))
+    name, rank = settings.name, int(os.environ.get("RANK", "0"))
     wishes = wishes or {}
     folder = out / name
     kept = {"harness": HARNESS, **settings.as_json(), "wishes": wishes}

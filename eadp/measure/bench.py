@@ -33,13 +33,17 @@ TIMES = ("prefill", "first_token", "decode", "latency")
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured: a method with its budget, or the unpruned model (None)."""
+    """What is measured: a method with its budget, made by a preset or not, or the unpruned model (None)."""
 
     method: Method | None = None
+    preset: str | None = None
 
     @property
     def name(self) -> str:
-        return UNPRUNED if self.method is None else self.method.name
+        """As it is written on a command line: eadp, eadp:published."""
+        if self.method is None:
+            return UNPRUNED
+        return self.method.name if self.preset is None else f"{self.method.name}:{self.preset}"
 
     @property
     def keep(self) -> int | float | None:
@@ -58,7 +62,8 @@ class Run:
     decode:      for each token after the first; None where only one is asked for.
     parts:       of the prefill, adding up to it.
     cache_bytes: of keys and values when the prefill has ended.
-    visual:      tokens of the pictures; after: those left in the end; layer_mean: mean over the layers of those left.
+    visual:      tokens of the images; after: those left in the end; layer_mean: mean over the layers of those left.
+    sent:        those left, and the newlines that stay: what the language model gets.
     """
 
     prefill: float
@@ -69,6 +74,7 @@ class Run:
     cache_bytes: int
     visual: int
     after: int
+    sent: int
     layer_mean: float
 
     @property
@@ -138,7 +144,7 @@ def bench(
     name: str,
     model: Any,
     processor: Any,
-    methods: Sequence[Method],
+    methods: Sequence[Method | Row],
     samples: Iterable[Any],
     *,
     clock: Clock,
@@ -153,7 +159,7 @@ def bench(
     `warmup` do not count.
     progress is told after each run.
     """
-    rows = [Row(), *(Row(method) for method in methods)]
+    rows = [Row(), *(each if isinstance(each, Row) else Row(each) for each in methods)]
     runs: list[list[Run]] = [[] for _ in rows]
     tallies: list[Tally] = []
     bed = _Bed(model, processor, guide, clock, new_tokens)
@@ -217,6 +223,7 @@ class _Bed:
                 cache_bytes=ends.cache_bytes,
                 visual=sum(selection.total for selection in selections) or visual,
                 after=sum(selection.tokens_after for selection in selections) or visual,
+                sent=sum(selection.sent for selection in selections) or visual,
                 layer_mean=sum(selection.tokens_layer_mean for selection in selections) or float(visual),
             )
 

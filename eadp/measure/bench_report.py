@@ -27,8 +27,9 @@ def ratios(report: Report) -> tuple[list[str], list[list[str]]]:
     for row in report.rows:
         times = [report.ratio(row, name) for name in TIMES]
         told = ["–" if time is None else "1" if row is report.base else f"{time:.2f}" for time in times]
-        lines.append([str(row.row), f"{median(row.values('after')):.0f}", *told])
-    return ["row", "tokens", *(LABELS[name] for name in TIMES)], lines
+        counts = [f"{median(row.values(name)):.0f}" for name in ("after", "sent")]
+        lines.append([str(row.row), *counts, *told])
+    return ["row", "patches", "sent", *(LABELS[name] for name in TIMES)], lines
 
 
 def counts(report: Report) -> tuple[list[str], list[list[str]]]:
@@ -75,8 +76,9 @@ def caption(report: Report) -> str:
     unit = "CPU time of the process" if report.clock == "cpu" else "wall time"
     return (
         f"{len(report.base.runs)} rounds, {unit}, {report.new_tokens} new tokens. Every row: the whole of "
-        "model.generate, vision tower included, on inputs that are ready. Speed-up reached: of the one that the "
-        "multiply-adds say. Peak memory: tensors alive at once in the prefill, beside the weights "
+        "model.generate, vision tower included, on inputs that are ready. Patches: visual tokens left in the end; "
+        "sent: these and newlines. Speed-up reached: of the one that the multiply-adds say. Peak memory: tensors "
+        "alive at once in the prefill, beside the weights "
         f"({said(report.weight_bytes)}); compiled kernels and allocator not counted."
     )
 
@@ -133,6 +135,7 @@ def _row(report: Report, row: Measured) -> dict[str, Any]:
         "cache_bytes": median(row.values("cache_bytes")),
         "visual_tokens": median(row.values("visual")),
         "tokens_after": median(row.values("after")),
+        "tokens_sent": median(row.values("sent")),
         "tokens_layer_mean": median(row.values("layer_mean")),
         "runs": [asdict(run) for run in row.runs],
     }
@@ -148,7 +151,7 @@ def write(report: Report, folder: Path, accuracy: Path | None = None) -> list[Pa
     paths[0].write_text(json.dumps(as_json(report), indent=1) + "\n")
     with paths[1].open("w", newline="") as file:
         table = csv.writer(file)
-        names = ("visual", "after", "layer_mean", "cache_bytes", *TIMES)
+        names = ("visual", "after", "sent", "layer_mean", "cache_bytes", *TIMES)
         table.writerow(["method", "keep", "round", *names, *PARTS])
         for row in report.rows:
             for number, run in enumerate(row.runs):

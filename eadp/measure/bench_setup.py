@@ -11,11 +11,13 @@ from typing import Any
 import torch
 
 from eadp.checkpoints import RANDOM, ask, load_guide, load_model
+from eadp.evaluate.setting import Setting, grid
 from eadp.measure import samples, untrained
-from eadp.measure.bench import Report, bench
+from eadp.measure.bench import Report, Row, bench
 from eadp.measure.stopwatch import Clock
 from eadp.measure.stopwatch import clock as clock_of
-from eadp.methods import Method, make
+from eadp.methods import make
+from eadp.models import family_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Measurement:
     """Ready to run. remarks: what is done otherwise than asked."""
 
     settings: Settings
-    methods: list[Method]
+    methods: list[Row]
     asked: list[samples.Asked]
     model: Any
     processor: Any
@@ -85,15 +87,18 @@ def prepare(
 ) -> Measurement:
     if not settings.methods or not settings.budgets:
         raise ValueError("there is nothing to measure: give at least one method and one budget")
-    methods = [make(name, keep=keep) for name in settings.methods for keep in settings.budgets]
+    chosen = grid(settings.methods, settings.budgets)
     asked, remarks = _asked(settings)
     if accuracy is not None:
         read_outcomes(accuracy)
     if threads is not None:
         torch.set_num_threads(threads)
     model, processor = load_model(settings.model, dtype=dtype, device=device, layers=settings.layers)
+    family = family_of(model).config.model_type
+    methods = [make(each.method, preset=each.preset, family=family, keep=each.keep) for each in chosen]
     guide = load_guide(settings.model, model, processor) if any("text" in each.needs for each in methods) else None
-    return Measurement(settings, methods, asked, model, processor, guide, clock_of(clock, model.device), remarks)
+    rows = [Row(method, each.preset) for method, each in zip(methods, chosen, strict=True)]
+    return Measurement(settings, rows, asked, model, processor, guide, clock_of(clock, model.device), remarks)
 
 
 def _asked(settings: Settings) -> tuple[list[samples.Asked], list[str]]:
@@ -115,7 +120,11 @@ def read_outcomes(path: Path) -> list[tuple[str, float, float]]:
     """Method, tokens left and accuracy of each outcome in a results.json of `eadp eval`."""
     try:
         return [
-            (str(each["method"]), float(each["mean_tokens"]), float(each["accuracy"]))
+            (
+                Setting(str(each["method"]), options=each.get("options", {})).name,
+                float(each["mean_tokens"]),
+                float(each["accuracy"]),
+            )
             for each in json.loads(path.read_text())["outcomes"]
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:

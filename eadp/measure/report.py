@@ -30,7 +30,8 @@ def costs(name: str, budgets: list[int], text: int, words: int, grids: list[Grid
         table.add_row(f"{min(keep, tokens):,}", *parts, f"{cost.total / 1e9:,.1f}", f"{cost.total / whole.total:.1%}")
     table.caption = (
         f"one image of {tokens:,} tokens, {text} of text; one multiply-add is two FLOPs; attention in full; "
-        "the greedy's own steps depend on the image and are timed, not counted"
+        "the greedy's own steps depend on the image and are timed, not counted; what is kept is all that is sent: "
+        "newlines are not counted"
     )
     return table
 

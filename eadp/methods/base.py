@@ -79,10 +79,22 @@ class Method(ABC):
         """How a text encoder of fixed length is to be given the question."""
         return "words"
 
+    @property
+    def keeps_deepstack(self) -> bool:
+        """Whether what a model adds to its visual tokens again in its first layers goes with the kept ones."""
+        return True
+
     @classmethod
     def preset(cls, name: str, family: str) -> dict[str, Any]:
         """The settings of a named preset on this family of models (its `model_type`)."""
         raise ValueError(f"{cls.name} has no preset {name!r}: its defaults are its release's")
+
+    def sent(self, patches: int, newlines: int = 0) -> int:
+        """How many tokens the language model gets of an image of so many patches, told before it is seen.
+
+        newlines: those that the model sets between its rows, of which this counts what the method itself chooses.
+        """
+        return self.count(patches)
 
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
         """The layers of a vision tower of this depth, counted from 0, whose attention `select` wants in

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast, get_args
+from functools import cached_property
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
 from eadp.core import (
     DENSE_LIMIT,
+    Aggregation,
+    FacilityLocation,
+    Picks,
     Relevance,
+    Scoring,
     Selection,
     TextGuide,
     TextLayout,
@@ -19,27 +25,54 @@ from eadp.core import (
     checks,
     cover_by_quota,
     cover_by_share,
+    dpp_by_quota,
     polarize,
+    ranked,
     relevance,
-    smooth,
+    smooth_maps,
 )
 from eadp.core.facility import BACKENDS
-from eadp.core.quotas import RULES
-from eadp.core.relevance import check_settings
-from eadp.core.smoothing import check_beta, check_smoothing
+from eadp.core.quotas import ROUNDINGS, RULES
+from eadp.core.smoothing import check_beta, check_smoothing, guessed_grids
 from eadp.methods.base import Method, Need
 
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "llava": {"q": 0.2, "beta": 1.0},
-    "llava_next": {"q": 0.2, "beta": 1.0},
-    "qwen2_5_vl": {"q": 0.2, "beta": 2.0},
-    "qwen3_vl": {"q": 0.2, "beta": 2.0},
-    "llava_video": {"q": 0.5, "beta": 2.0, "aggregation": "inverse_entropy", "allocation": "uniform"},
-}
-"""What the authors' released code sets, by model family."""
+Scope = Literal["block", "image", "pool"]
+Picking = Literal["facility_location", "dpp", "topk"]
 
-PUBLISHED_EVERYWHERE: dict[str, Any] = {"exact": False, "words": "slots"}
-"""What it does in every family and the paper does not say. (On Qwen3-VL it drops DeepStack features too: we do not.)"""
+RELEASED: dict[str, Any] = {
+    "q": 0.2,
+    "words": "slots",
+    "word_count": "floor",
+    "gamma": 0.01 + 1e-6,
+    "lift": 1e-6,
+    "rounding": "released",
+}
+"""What the authors' release does on all its models and the paper does not say."""
+
+LLAVA: dict[str, Any] = {**RELEASED, "beta": 1.0, "smoothing_grid": "guessed"}
+QWEN: dict[str, Any] = {**RELEASED, "beta": 2.0, "scope": "pool"}
+VIDEO: dict[str, Any] = {
+    **RELEASED,
+    "q": 0.5,
+    "beta": 2.0,
+    "gamma": 0.01,
+    "aggregation": "inverse_entropy",
+    "normalised_over": "block",
+    "allocation": "uniform",
+    "similarity": "aligned",
+}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llava": LLAVA,
+    "llava_next": LLAVA,
+    "llava_video": VIDEO,
+    "llava_onevision": VIDEO,
+    "qwen2_5_vl": QWEN,
+    "qwen3_vl": {**QWEN, "deepstack": False},
+}
+"""The release's settings by family of models. LLaVA-Video is LLaVA-OneVision's architecture."""
+
+PAPER: dict[str, Any] = {"rounding": "paper"}
+"""What the paper's text has and our defaults have not."""
 
 
 @dataclass(frozen=True)
@@ -47,42 +80,72 @@ class EADP(Method):
     """Score tokens by the words that point somewhere, smooth and sharpen the map, keep the tokens that cover it best.
 
     Paper: "Combating Textual Noise and Redundancy: Entropy-Aware Dense Visual Token Pruning", ECCV 2026.
-    The defaults are the paper's, but for `exact`: quotas of several blocks add up to the budget. For β the paper gives
-    no figure, only β > 1; ours is 2, where the best averages of its ablation begin.
+    The defaults are the paper's, but for `rounding`: quotas of several blocks add up to the budget. For β the paper
+    gives no figure, only β > 1; ours is 2, where the best averages of its ablation begin. `EADP.paper` is its text,
+    `EADP.published` the release of its authors; docs/parity.md lists where these differ.
+    Positions are renumbered and newlines dropped, as the release does on every model.
     """
 
     name: ClassVar[str] = "eadp"
     citation: ClassVar[str] = "Entropy-Aware Dense Visual Token Pruning (ECCV 2026)"
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
-    presets: ClassVar[tuple[str, ...]] = ("EADP.paper(keep)", "EADP.published(keep, family)")
+    presets: ClassVar[tuple[str, ...]] = ("paper: its text", "published: its authors' release, for each model")
 
     coverage: float | None = field(default=None, kw_only=True)
     """Instead of a count: as few tokens as represent this share of the weighted image, with `keep` at most that many.
     Blocks then share the budget by themselves: the next token comes from wherever it gains most."""
     mu: float = 0.5
-    """μ, weight of the pooled text against the single words. Paper, eq. 9 and its ablation's best."""
+    """μ, weight of the pooled text against the single words. Paper, eq. 9 and its ablation's best; the release's
+    scripts set 0.5, but 1.0 for POPE and 0.0 for VizWiz."""
     q: float = 0.5
-    """Share of words that stay, lowest entropy first. Paper, eq. 6; 0.3 was best in its ablation by 0.1."""
+    """Share of words that stay, lowest entropy first. Paper, eq. 6; 0.3 was best in its ablation by 0.1. Release: 0.2,
+    on video 0.5."""
     tau: float = 0.01
     """τ, temperature of a word's distribution over the image. Paper, eq. 4."""
     gamma: float = 0.01
-    """γ, temperature of the weights over words. Paper, eq. 7."""
+    """γ, temperature of the weights over words. Paper, eq. 7. The release adds 1e-6 to it."""
     dispersion: str = "entropy"
-    """How dispersion is measured: entropy (paper, eq. 5), central_mass, variance (its ablation)."""
+    """How dispersion is measured: entropy (paper, eq. 5), central_mass, variance (its ablation; not in the release)."""
     aggregation: str = "neg_entropy"
-    """How kept words are weighed: neg_entropy (paper, eq. 7), inverse_entropy, topk, gated (its ablation)."""
+    """How kept words are weighed: neg_entropy (paper, eq. 7), inverse_entropy (release on video), inverse_entropy_flat,
+    topk, gated, gated_softmax (its ablation)."""
+    theta: float = 1.0
+    """θ of the gated aggregations. Release."""
+    top_words: int = 5
+    """How many words `topk` averages in each token. Release."""
+    words: TextLayout = "words"
+    """What counts as a word: the instruction's own tokens (paper), or every slot of the text encoder (release)."""
+    word_count: str = "quantile"
+    """How the share q is counted: quantile, ⌈q·M⌉ and ties (paper), or floor, ⌊q·M⌋ (release)."""
+    scope: Scope = "block"
+    """Whose tokens a word's distribution is over. block: each crop's or frame's own (Algorithm 1 has a batch dimension,
+    and the release does so). image: all crops together; their maps are still smoothed and covered one by one. pool: no
+    blocks at all, one map that is smoothed only where it is one rectangle (release on Qwen)."""
+    normalised_over: str = "image"
+    """The min-max is taken over all blocks together (Algorithm 1; release on LLaVA), or over each block (release on
+    video)."""
+    lift: float = 0.0
+    """Added above and below the fraction of the min-max: the least relevant token still counts. Release: 1e-6."""
     smoothing: int = 3
     """Side of the Gaussian, 1 for off. Paper, eq. 11; 5 and 7 in its ablation."""
     sigma: float = 1.0
     """σ of the Gaussian. Paper, supplement."""
+    smoothing_grid: str = "own"
+    """Which map is smoothed: each block's own grid, or the one that the release on LLaVA guesses from its size."""
     beta: float = 2.0
-    """β, the power that sharpens the map. Paper, eq. 12: > 1; its ablation tries 0, 0.5, 2, 5, 10."""
+    """β, the power that sharpens the map. Paper, eq. 12: > 1; its ablation tries 0, 0.5, 2, 5, 10. Release: 1 on LLaVA,
+    2 on Qwen and video."""
     allocation: str = "importance"
-    """How crops or frames share the budget: importance (paper, supplement), global_guided (its ablation), uniform."""
-    exact: bool = True
-    """Quotas add up to the budget. The paper's floors may leave tokens over: False."""
-    words: TextLayout = "words"
-    """What counts as a word: the instruction's own tokens (paper), or every slot of the text encoder (release)."""
+    """How crops or frames share the budget: importance (paper, supplement; release on LLaVA-NeXT), global_guided (its
+    ablation), uniform (release on video)."""
+    rounding: str = "exact"
+    """Quotas add up to the budget (exact), or are rounded as in the paper or as released: see `core.allocate`."""
+    similarity: Literal["features", "aligned"] = "features"
+    """Which rows tokens represent each other by: the projected features, or the tower's rows (release on video)."""
+    selection: Picking = "facility_location"
+    """How tokens are picked: facility_location (the method), dpp or topk (the paper's ablation)."""
+    deepstack: bool = True
+    """Whether Qwen3-VL's DeepStack features go with the kept tokens. The release drops them."""
     backend: str = "auto"
     """Solver of the selection: auto, numba, torch, rows."""
     matrix_limit: int = DENSE_LIMIT
@@ -96,48 +159,88 @@ class EADP(Method):
             )
         if self.coverage is not None:
             checks.share("coverage", self.coverage)
-        check_settings(self.mu, self.q, self.tau, self.gamma, self.dispersion, self.aggregation)
+            if self.selection != "facility_location":
+                raise ValueError(
+                    f"only facility_location reaches a coverage=; selection={self.selection!r} needs keep="
+                )
+        _ = self.scoring
         check_smoothing(self.smoothing, self.sigma)
         check_beta(self.beta)
         checks.known("allocation rule", self.allocation, RULES)
+        checks.known("rounding", self.rounding, ROUNDINGS)
         checks.known("backend", self.backend, BACKENDS)
         checks.known("words", self.words, get_args(TextLayout))
+        checks.known("scope", self.scope, get_args(Scope))
+        checks.known("smoothing_grid", self.smoothing_grid, ("own", "guessed"))
+        checks.known("similarity", self.similarity, ("features", "aligned"))
+        checks.known("selection", self.selection, get_args(Picking))
 
     @classmethod
-    def paper(cls, keep: int | float, **settings: Any) -> EADP:
-        """As the paper describes it: the defaults, with its floors."""
-        return cls(keep=keep, **{"exact": False, **settings})
+    def preset(cls, name: str, family: str) -> dict[str, Any]:
+        checks.known("preset", name, ("paper", "published"))
+        if name == "paper":
+            return PAPER
+        checks.known("family with a published EADP", family, PUBLISHED)
+        return PUBLISHED[family]
+
+    @classmethod
+    def paper(cls, keep: int | float, family: str = "llava", **settings: Any) -> EADP:
+        """As the paper describes it, on every family alike: the defaults, with its floors."""
+        return cls(keep=keep, **{**cls.preset("paper", family), **settings})
 
     @classmethod
     def published(cls, keep: int | float, family: str, **settings: Any) -> EADP:
-        """As the authors' released code does it for this model family."""
-        checks.known("family", family, PUBLISHED)
-        return cls(keep=keep, **{**PUBLISHED_EVERYWHERE, **PUBLISHED[family], **settings})
+        """As the authors' released code does it for this family of models."""
+        return cls(keep=keep, **{**cls.preset("published", family), **settings})
 
     @property
     def text_layout(self) -> TextLayout:
         return self.words
 
+    @property
+    def keeps_deepstack(self) -> bool:
+        return self.deepstack
+
+    @cached_property
+    def scoring(self) -> Scoring:
+        """The settings of stage 1."""
+        return Scoring(
+            mu=self.mu,
+            q=self.q,
+            tau=self.tau,
+            dispersion=self.dispersion,
+            word_count=self.word_count,
+            aggregation=Aggregation(self.aggregation, self.gamma, self.theta, self.top_words),
+            normalised_over=self.normalised_over,
+            lift=self.lift,
+        )
+
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         limit = None if self.keep is None else self.count(len(tokens))
         relevant = self.relevance(tokens, text)
         weights = cast(Tensor, relevant.polarized)
+        rows = tokens.features if self.similarity == "features" else cast(Tensor, tokens.aligned)
+        blocks = [slice(0, len(tokens))] if self.scope == "pool" else tokens.blocks
+        picks: Picks | FacilityLocation
+        covered: FacilityLocation | None = None
         solver: dict[str, Any] = {"backend": self.backend, "matrix_limit": self.matrix_limit}
-        if self.coverage is None:
-            maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
-            quotas = allocate(maps, self.count(len(tokens)), self.allocation, self.exact, tokens.layout)
-            found = cover_by_quota(tokens.features, weights, tokens.blocks, quotas, **solver)
+        if self.coverage is not None:
+            picks = covered = cover_by_share(rows, weights, blocks, self.coverage, limit, **solver)
         else:
-            found = cover_by_share(tokens.features, weights, tokens.blocks, self.coverage, limit, **solver)
-        indices = found.indices.sort().values
+            quotas = self._quotas(tokens, weights, cast(int, limit))
+            if self.selection == "facility_location":
+                picks = covered = cover_by_quota(rows, weights, blocks, quotas, **solver)
+            else:
+                picks = PICKED[self.selection](rows, weights, blocks, quotas)
+        indices = picks.indices.sort().values
         return Selection(
             indices=indices,
             total=len(tokens),
             method=self.name,
-            order=found.indices,
-            gains=found.gains,
-            coverage=found.coverage,
-            bound=found.bound,
+            order=picks.indices,
+            gains=picks.gains,
+            coverage=None if covered is None else covered.coverage,
+            bound=None if covered is None else covered.bound,
             quotas=tokens.quotas(indices),
             scores=weights,
             relevance=relevant,
@@ -150,19 +253,33 @@ class EADP(Method):
             raise ValueError("EADP needs the question: give a TextGuide, or use a method that needs no text")
         if tokens.aligned is None:
             raise ValueError("EADP needs `aligned`: the visual tokens in the space of the text")
-        relevant = relevance(
-            tokens.aligned,
-            text.tokens,
-            text.pooled,
-            mu=self.mu,
-            q=self.q,
-            tau=self.tau,
-            gamma=self.gamma,
-            sign=text.sign,
-            dispersion=self.dispersion,
-            aggregation=self.aggregation,
-        )
-        maps = zip(tokens.blocks, tokens.grids, strict=True)
-        smoothed = torch.cat([smooth(relevant.score[block], grid, self.smoothing, self.sigma) for block, grid in maps])
+        blocks = tokens.blocks if self.scope == "block" else None
+        relevant = relevance(tokens.aligned, text.tokens, text.pooled, blocks=blocks, sign=text.sign, how=self.scoring)
+        smoothed = self._smoothed(tokens, relevant.score)
         words = None if text.words is None else tuple(text.words)
         return replace(relevant, smoothed=smoothed, polarized=polarize(smoothed, self.beta), words=words)
+
+    def _smoothed(self, tokens: VisualTokens, score: Tensor) -> Tensor:
+        if self.scope == "pool" and len(tokens.grids) > 1:
+            return score
+        parts = []
+        for block, (rows, columns) in zip(tokens.blocks, tokens.grids, strict=True):
+            maps = [(rows, columns)] if self.smoothing_grid == "own" else guessed_grids(rows * columns)
+            parts.append(smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block])
+        return torch.cat(parts)
+
+    def _quotas(self, tokens: VisualTokens, weights: Tensor, budget: int) -> list[int]:
+        if self.scope == "pool":
+            return [budget]
+        maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
+        return allocate(maps, budget, self.allocation, self.rounding, tokens.layout)
+
+
+def _most_relevant(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> Picks:
+    """The tokens of largest weight in each block, however alike."""
+    parts = zip(blocks, quotas, strict=True)
+    order = torch.cat([ranked(weights[block])[:quota] + block.start for block, quota in parts])
+    return Picks(order, weights[order])
+
+
+PICKED = {"topk": _most_relevant, "dpp": dpp_by_quota}

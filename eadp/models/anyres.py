@@ -71,6 +71,13 @@ def resampled(side: int, rows: int, columns: int, **where: Any) -> Picture:
     )
 
 
+def mosaic(grid: Grid, crops: Grid) -> Tensor:
+    """N, the rank of each token in the sequence: the whole image, then its crops joined, read row by row."""
+    (rows, columns), (down, across) = grid, crops
+    cells = torch.arange(down * across * rows * columns).view(down, rows, across, columns).transpose(1, 2)
+    return torch.cat([torch.arange(rows * columns), rows * columns + cells.flatten()])
+
+
 def lined(rows: int, columns: int) -> tuple[Tensor, Tensor]:
     """Slots and newlines of rows that each end with a newline."""
     starts = torch.arange(rows)[:, None] * (columns + 1)

@@ -20,6 +20,20 @@ Anew = Callable[[Grid], list[Tensor]]
 
 
 @dataclass(frozen=True)
+class TowerRows:
+    """A picture's tokens before the model's projector.
+
+    rows:    N×w, in the order of the tokens.
+    cls:     blocks×w, the CLS token of each block; None where the tower has none.
+    project: K×w → K×d, the model's own projector, which takes any such row by itself.
+    """
+
+    rows: Tensor
+    cls: Tensor | None
+    project: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
 class Picture:
     """One image (or clip) of N tokens as it lies in the prompt.
 
@@ -32,7 +46,8 @@ class Picture:
     crops:    how many sequences of the vision tower it takes.
     shown:    which of them each block shows; None: the first the first, and so on.
     regions:  which part of its crop each block shows; None: all of it.
-    attention, extra: as in `VisualTokens`.
+    attention: as in `VisualTokens`.
+    tower:    the tokens before the projector; None where nobody asked, or the projector takes no such rows.
     anew:     for each block, a function that sees it again at another grid, as `Family.encode` says; only where the
               method needs pixels. square_only: only at square ones.
     """
@@ -48,7 +63,7 @@ class Picture:
     shown: Sequence[int] | None = None
     regions: Sequence[Box] | None = None
     attention: Sequence[TowerAttention] = ()
-    extra: Tensor | None = None
+    tower: TowerRows | None = None
     anew: Sequence[Anew] = ()
     square_only: bool = False
 
@@ -73,6 +88,7 @@ class TowerLayer:
 
     keys: B×L×heads×c. cls: B×L, the first query's row, mean over heads; None for towers without a CLS token.
     received: B×L, mean over heads, sum over queries; None where nobody asked.
+    cls_full_width: B×L, the first query's row with all heads as one.
     """
 
     layer: int
@@ -80,6 +96,7 @@ class TowerLayer:
     keys: Tensor
     cls: Tensor | None
     received: Tensor | None
+    cls_full_width: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -170,9 +187,10 @@ class Family(ABC):
         crops = rows[:, int(self.has_cls) :].split([picture.crops for picture in pictures])
         return [cast(Arrange, picture.arrange)(part) for picture, part in zip(pictures, crops, strict=True)]
 
-    def class_tokens(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
-        """blocks×d for each picture: the CLS token of each block, projected; None where the model cannot project it."""
-        return None
+    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
+        """The tokens of each picture before the projector; None where the language model's tokens are not one to one
+        with rows that the projector takes by themselves."""
+        return [None] * len(pictures)
 
     def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
         """The pixels of each block of each picture, …×3×height×width."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from eadp.core.types import Grid
-from eadp.models.family import Family, Picture, Prompt, Seen, averaged, square
+from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows, averaged, square
 from eadp.models.overrides import Overrides
 from eadp.models.views import resized
 
@@ -23,6 +24,10 @@ class PaliGemma(Family):
         side, grid = vision.image_size // vision.patch_size, square(seen.lengths[0], "the image")
         return [Picture.plain([grid], arrange=lambda rows: averaged(rows, side // grid[0])[0]) for _ in seen.lengths]
 
+    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
+        project = self.base.get_submodule("multi_modal_projector")
+        return [TowerRows(rows, None, project) for rows in output.last_hidden_state]
+
     def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
         return self._encode(view, grid, 1)
 
@@ -37,6 +42,9 @@ class Gemma3(PaliGemma):
 
     types = ("gemma3",)
     square_only = True
+
+    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
+        return [None] * len(pictures)
 
     def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
         projector: Any = self.base.get_submodule("multi_modal_projector")

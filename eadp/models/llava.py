@@ -10,23 +10,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eadp.core.types import Grid
-from eadp.models.family import Family, Picture, Prompt, Seen, square
+from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows, square
 from eadp.models.views import resized
 
 
 def tower_states(config: Any, seen: Seen, output: Any) -> Tensor:
-    """crops×cells×d: what a guide aligns.
-
-    CLIP towers: the layer that the model reads, without CLS. Towers without CLS (SigLIP): their output, because their
-    contrastive head sits on that.
-    """
+    """crops×cells×d: what a guide aligns: states of the layer that the model reads (the last of several), no CLS."""
     strategy = seen.arguments.get("vision_feature_select_strategy") or config.vision_feature_select_strategy
-    if strategy != "default":
-        return output.last_hidden_state
     layer = seen.arguments.get("vision_feature_layer")
     layer = config.vision_feature_layer if layer is None else layer
     hidden = output.hidden_states[layer if isinstance(layer, int) else layer[-1]]
-    return hidden[:, 1:]
+    return hidden[:, 1:] if strategy == "default" else hidden
 
 
 def read_layers(family: Family, seen: Seen, output: Any) -> Tensor:
@@ -50,15 +44,16 @@ def encode(family: Family, seen: Seen, view: Tensor, grid: Grid, pooled: int = 1
     return [family.base.get_submodule("multi_modal_projector")(states)[0]]
 
 
-def class_tokens(family: Family, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
-    """The CLS tokens of the layers that the model reads, through its projector."""
+def tower_rows(family: Family, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[TowerRows]:
+    """The layers that the model reads, with the CLS token of each block. Its projector takes row by row."""
+    states, project = read_layers(family, seen, output), family.base.get_submodule("multi_modal_projector")
+    rows = family.tower_tokens(seen, pictures, states)
     if not family.has_cls:
-        return None
-    projected = family.base.get_submodule("multi_modal_projector")(read_layers(family, seen, output)[:, :1])[:, 0]
-    parts = projected.split([picture.crops for picture in pictures])
+        return [TowerRows(each, None, project) for each in rows]
+    classes = states[:, 0].split([picture.crops for picture in pictures])
     return [
-        part[list(range(len(picture.grids)) if picture.shown is None else picture.shown)]
-        for picture, part in zip(pictures, parts, strict=True)
+        TowerRows(each, cls[list(range(len(picture.grids)) if picture.shown is None else picture.shown)], project)
+        for picture, each, cls in zip(pictures, rows, classes, strict=True)
     ]
 
 
@@ -82,8 +77,8 @@ class Llava(Family):
         # Pixtral sees all images in one sequence.
         return list(rows[0].split([len(picture) for picture in pictures]))
 
-    def class_tokens(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
-        return class_tokens(self, seen, output, pictures)
+    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
+        return tower_rows(self, seen, output, pictures)
 
     def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
         if seen.arguments.get("image_sizes") is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from transformers.models.llava_next.modeling_llava_next import get_anyres_image_
 
 from eadp.core.types import Grid
 from eadp.models.anyres import NEWLINE, picture
-from eadp.models.family import Family, Picture, Prompt, Seen, square
-from eadp.models.llava import class_tokens, encode, tower_states
+from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows, square
+from eadp.models.llava import encode, tower_rows, tower_states
+from eadp.models.overrides import Overrides
 
 
 class LlavaNext(Family):
@@ -29,11 +31,36 @@ class LlavaNext(Family):
             states = states[count:]
         return pictures
 
-    def class_tokens(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> list[Tensor] | None:
-        return class_tokens(self, seen, output, pictures)
+    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
+        return tower_rows(self, seen, output, pictures)
 
     def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
         return encode(self, seen, view, grid)
+
+    def keep_padding(self, overrides: Overrides, processor: Any) -> None:
+        if processor is None:
+            raise ValueError(
+                "unpad=False changes how many placeholders the processor writes: give attach the processor"
+            )
+        vision, stock = self.config.vision_config, self.base.pack_image_features
+
+        def padded(size: Sequence[int]) -> list[int]:
+            rows, columns = get_anyres_image_grid_shape(size, self.config.image_grid_pinpoints, vision.image_size)
+            return [rows * vision.image_size, columns * vision.image_size]
+
+        @wraps(stock)
+        def pack_image_features(image_features: Any, image_sizes: Any, *args: Any, **kwargs: Any) -> Any:
+            sizes = [padded(size) for size in torch.as_tensor(image_sizes).tolist()]
+            return stock(image_features, sizes, *args, **kwargs)
+
+        def get_unpadded_features(
+            height: int, width: int, patches_height: int, patches_width: int, scale_height: int, scale_width: int
+        ) -> tuple[int, int]:
+            rows, columns = patches_height * scale_height, patches_width * scale_width
+            return rows * columns, rows
+
+        overrides.override(self.base, "pack_image_features", pack_image_features)
+        overrides.override(processor, "_get_unpadded_features", get_unpadded_features)
 
     def _packed(self, crops: int, side: int, size: list[int]) -> Tensor:
         """The number of each packed token, by the model's own packing."""

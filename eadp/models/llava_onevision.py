@@ -15,8 +15,8 @@ from transformers.models.llava_next.modeling_llava_next import get_anyres_image_
 
 from eadp.core.types import Grid
 from eadp.models.anyres import NEWLINE, lined, picture, resampled
-from eadp.models.family import Family, Picture, Prompt, Seen, square
-from eadp.models.llava import encode, tower_states
+from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows, square
+from eadp.models.llava import encode, tower_rows, tower_states
 from eadp.models.views import block_views, flat_crops
 
 
@@ -87,6 +87,15 @@ class LlavaOnevision(Family):
                 crops=frames,
             )
             for clip in states.split(frames)
+        ]
+
+    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
+        """Clips are pooled, and many crops scaled down, behind the projector."""
+        if seen.modality == "video":
+            return [None] * len(pictures)
+        return [
+            None if picture.shown is None else rows
+            for picture, rows in zip(pictures, tower_rows(self, seen, output, pictures), strict=True)
         ]
 
     def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:

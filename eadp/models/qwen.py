@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import get_vision_window_index
 
 from eadp.core.types import Grid
-from eadp.models.family import Family, Picture, Prompt, Seen
+from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows
 from eadp.models.views import from_patches, resized, to_patches
 
 
@@ -30,6 +30,16 @@ class Qwen2_5_VL(Family):
     def tower_tokens(self, seen: Seen, pictures: Sequence[Picture], rows: Tensor) -> list[Tensor]:
         merged = rows[0].unflatten(0, (-1, self.config.vision_config.spatial_merge_size**2)).mean(1)
         return list(self._unwindowed(seen, merged).split([len(picture) for picture in pictures]))
+
+    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
+        """A token's patches side by side, as its merger takes them."""
+        merger, patches = self.tower.get_submodule("merger"), self.config.vision_config.spatial_merge_size**2
+        rows = self._unwindowed(seen, output.last_hidden_state.unflatten(0, (-1, patches)).flatten(1))
+
+        def project(rows: Tensor) -> Tensor:
+            return merger(rows.unflatten(1, (patches, -1)).flatten(0, 1))
+
+        return [TowerRows(each, None, project) for each in rows.split([len(picture) for picture in pictures])]
 
     def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
         vision, pixels = self.config.vision_config, cast(Tensor, seen.values)

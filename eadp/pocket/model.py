@@ -95,9 +95,9 @@ def new_llava(vocabulary: int) -> LlavaForConditionalGeneration:
         vision_feature_layer=-2,
         vision_feature_select_strategy="default",
         tie_word_embeddings=True,
-        # It was taught on whole images: where a token stands in the sequence tells it where it is.
-        eadp_positions="keep",
     )
+    # It was taught on whole images: where a token stands in the sequence tells it where it is.
+    config.eadp_positions = "keep"
     model = LlavaForConditionalGeneration(config)
     _make_identity(model.model.vision_tower)
     return model

@@ -153,17 +153,20 @@ class BeforeLanguageModel:
         if self.family.mrope:
             count = torch.cat([count[None], turned[-3:] if turned.ndim == 3 else turned.expand(3, -1, -1)])
 
+        merges = [merge.placed(self.positions) for merge in choice.merges]
         seen = plan.after(settled(mask, past, start, rows, device), start)
         window = getattr(self.family.text_model.config, "sliding_window", None)
         shortened = {
             **kwargs,
-            "inputs_embeds": plan.rows(merged(embeddings, choice.merges)),
+            "inputs_embeds": plan.rows(merged(embeddings, merges)),
             "position_ids": count,
             "attention_mask": prefilled(mask, seen, plan, kwargs.get("past_key_values"), window),
         }
-        if kwargs.get("visual_pos_masks") is not None:
+        if not self.chooser.method.keeps_deepstack:
+            shortened |= {"visual_pos_masks": None, "deepstack_visual_embeds": None}
+        elif kwargs.get("visual_pos_masks") is not None:
             there, layers = kwargs["visual_pos_masks"], kwargs["deepstack_visual_embeds"]
-            there, layers = deepstack(there, layers, choice.merges, plan)
+            there, layers = deepstack(there, layers, merges, plan)
             shortened |= {"visual_pos_masks": there, "deepstack_visual_embeds": layers}
 
         ledger = Ledger(

@@ -75,9 +75,14 @@ class Chooser:
             )
             kept = selection.indices.cpu()
             if selection.merge is not None:
-                merges.append(Merge(row, columns, columns[kept], selection.merge, extra.rows, extra.deepstack))
+                tower = extra.tower if selection.merge_space == "tower" else None
+                rows = None if selection.rows is None else selection.rows.cpu()
+                merges.append(
+                    Merge(row, columns, columns[kept], selection.merge, extra.rows, extra.deepstack, rows, tower)
+                )
             for each, part in zip(group, split(selection, pictures), strict=True):
-                stay = stays(each.picture, part.indices.cpu(), self.newlines, part.newlines)
+                whole = len(part) == part.total and part.merge is None
+                stay = stays(each.picture, part.indices.cpu(), "all" if whole else self.newlines, part.newlines)
                 keep[row, each.columns] = stay
                 selections.append(replace(part, newlines=int(stay[each.picture.newline_slots].sum())))
         return Choice(keep, merges, selections)
@@ -113,6 +118,8 @@ class Chooser:
             [grid for picture in pictures for grid in picture.grids],
             pictures[0].layout if len(pictures) == 1 else None,
             joined_attention(pictures),
+            tower=None if extra.tower is None else extra.tower.rows.detach().to(features.device),
+            tower_cls=_class_rows(extra, features.device),
             sequence=torch.cat([picture.slots for picture in pictures]).argsort().argsort().to(features.device)
             if len(pictures) == 1
             else None,
@@ -140,6 +147,12 @@ class Chooser:
                 )
             aligned.append(picture.arrange(guide.align(picture.states)))
         return torch.cat(aligned).to(features.device)
+
+
+def _class_rows(extra: Extra, device: torch.device) -> Tensor | None:
+    if extra.tower is None or extra.tower.cls is None:
+        return None
+    return extra.tower.cls.detach().to(device)
 
 
 def stays(picture: Picture, kept: Tensor, newlines: Newlines, chosen: int = 0) -> Tensor:
@@ -172,7 +185,8 @@ def _on(text: TextGuide, device: torch.device) -> TextGuide:
 def checked(selection: Selection, tokens: VisualTokens) -> Selection:
     """The selection, if it is one that the runtime can carry out."""
     indices, merge, total = selection.indices, selection.merge, len(tokens)
-    sources = total if tokens.extra is None else total + len(tokens.extra)
+    beside = tokens.tower_cls if selection.merge_space == "tower" else tokens.extra
+    sources = total if beside is None else total + len(beside)
     if selection.total != total:
         raise ValueError(f"{selection.method} selected from {selection.total} tokens, but was given {total}")
     if indices.ndim != 1 or not len(indices) or bool((indices.diff() <= 0).any()):
@@ -181,6 +195,16 @@ def checked(selection: Selection, tokens: VisualTokens) -> Selection:
         raise ValueError(f"{selection.method} returned indices outside 0…{total - 1}")
     if merge is not None and merge.shape not in ((len(indices), total), (len(indices), sources)):
         raise ValueError(f"{selection.method} must merge with {len(indices)}×{total} weights, got {tuple(merge.shape)}")
+    if merge is not None and selection.merge_space == "tower" and tokens.tower is None:
+        raise ValueError(f"{selection.method} merges before the projector, but was given no rows of the tower")
+    if selection.rows is not None:
+        own = selection.rows[selection.rows >= 0]
+        stand_for_kept = len(own.unique()) == len(own) and bool(torch.isin(own, indices).all())
+        if merge is None or len(selection.rows) != len(indices) or not stand_for_kept:
+            raise ValueError(
+                f"{selection.method} must say for each of its {len(indices)} merged rows which of the kept tokens it "
+                "stands for, no token twice, or −1"
+            )
     return selection
 
 
@@ -192,26 +216,34 @@ def split(selection: Selection, pictures: Sequence[Picture]) -> list[Selection]:
     blocks = list(accumulate((len(picture.grids) for picture in pictures), initial=0))
     note = f"one budget over {len(pictures)} images; coverage and bound are theirs together"
     return [
-        _part(selection, start, end, selection.quotas[first:last], note)
+        _part(selection, start, end, slice(first, last), note)
         for start, end, first, last in zip([0, *ends], ends, blocks, blocks[1:], strict=False)
     ]
 
 
-def _part(selection: Selection, start: int, end: int, quotas: tuple[int, ...], note: str) -> Selection:
+def _part(selection: Selection, start: int, end: int, blocks: slice, note: str) -> Selection:
+    """The tokens from start to end, which are in these blocks."""
+
     def inside(indices: Tensor) -> Tensor:
         return (indices >= start) & (indices < end)
 
-    order, merge = selection.order, selection.merge
+    order, merge, rows = selection.order, selection.merge, selection.rows
+    # As many rows as slots are each picture's, in turn.
     here = inside(selection.indices)
+    if merge is not None:
+        beside = merge[here, selection.total :]
+        beside = beside[:, blocks] if selection.merge_space == "tower" else beside
+        merge = torch.cat([merge[here, start:end], beside], dim=1)
     return replace(
         selection,
         indices=selection.indices[here] - start,
         total=end - start,
         order=None if order is None else order[inside(order)] - start,
         gains=None if order is None or selection.gains is None else selection.gains[inside(order)],
-        quotas=quotas,
+        quotas=selection.quotas[blocks],
         scores=None if selection.scores is None else selection.scores[start:end],
-        merge=None if merge is None else torch.cat([merge[here, start:end], merge[here, selection.total :]], dim=1),
+        merge=merge,
+        rows=None if rows is None else torch.where(inside(rows[here]), rows[here] - start, -1),
         relevance=None if selection.relevance is None else _cells(selection.relevance, start, end),
         notes=(*selection.notes, note),
     )
@@ -222,10 +254,9 @@ def _cells(relevance: Relevance, start: int, end: int) -> Relevance:
     per_token = ("dense_score", "global_score", "fused", "score", "smoothed", "polarized")
     cut: dict[str, Any] = {name: getattr(relevance, name) for name in per_token}
     cut = {name: None if part is None else part[start:end] for name, part in cut.items()}
-    weights = relevance.weights
     return replace(
         relevance,
         similarity=relevance.similarity[:, start:end],
-        weights=weights[:, start:end] if weights.ndim == 2 else weights,
+        weights=relevance.weights[:, start:end],
         **cut,
     )

@@ -61,6 +61,11 @@ class Heads:
         sums = torch.stack([self.rows(chunk).sum(2) for chunk in chunks]).sum(0)
         return sums.mean(1) / total
 
+    def full_width(self) -> Heads:
+        """The same with all heads side by side as one. As many key heads as query heads."""
+        query, key = (each.transpose(1, 2).flatten(2)[:, None] for each in (self.query, self.key))
+        return replace(self, query=query, key=key, scaling=query.shape[-1] ** -0.5)
+
     def _sees(self, queries: Tensor) -> Tensor:
         """B×1×R×K, true where a query sees a key. queries: B×R."""
         keys = self.key.shape[2]

@@ -17,7 +17,7 @@ from eadp.methods import Method
 from eadp.models.family import Family, Picture, Prompt, Seen
 from eadp.runtime.hooks import SEEN, Hooks, Watch
 from eadp.runtime.masks import Mask, segment
-from eadp.runtime.vision import TowerWatch, with_attention, with_views
+from eadp.runtime.vision import TowerWatch, with_attention, with_tower_rows, with_views
 
 PIXELS = ("pixel_values", "pixel_values_videos")
 
@@ -144,7 +144,9 @@ class Sight:
         for each, output in seen:
             there = self._placeholders(each.modality)[::beams].cpu()
             prompt = Prompt(ids, [row.nonzero().flatten() for row in there])
-            pictures = with_attention(self.family, each, output, self.family.pictures(each, output, prompt))
+            pictures = with_attention(self.family, each, self.family.pictures(each, output, prompt))
+            if "tower_rows" in self.method.needs:
+                pictures = with_tower_rows(self.family, each, output, pictures)
             placed += _place(with_views(self.family, each, pictures), prompt, each.modality)
         placed.sort(key=lambda one: (one.row, int(one.columns[0])))
         return View(placed, beams, question)

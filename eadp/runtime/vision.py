@@ -1,4 +1,4 @@
-"""What the vision tower attended to, or sees at another resolution, for methods that go by it.
+"""What the vision tower attended to, gives to the projector, or sees at another resolution, for methods that go by it.
 
 The tower keeps its attention implementation: probes look at the queries and keys of the layers that the method names,
 and sum their attention up chunk by chunk. What a picture's tokens got of it is read off when the pictures are known.
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eadp.core import Grid, TowerAttention, trace
 from eadp.methods import Method
-from eadp.models.family import Family, Picture, Seen, TowerLayer
+from eadp.models.family import Family, Picture, Seen, TowerLayer, TowerRows
 from eadp.runtime.hooks import Hooks
 from eadp.runtime.probe import AttentionProbe, Heads
 
@@ -65,8 +65,10 @@ def tower_layer(heads: Heads, layer: int, depth: int, has_cls: bool, wants_recei
         # One sequence at a time: all queries of 64 frames at once would take up much room.
         each = [heads.of(row).received() for row in range(len(keys))]
         received = torch.cat(each) * heads.query.shape[2]
-    cls = heads.rows(first)[:, :, 0].mean(1) if has_cls else None
-    return TowerLayer(layer, depth, keys, cls, received)
+    if not has_cls:
+        return TowerLayer(layer, depth, keys, None, received)
+    cls, full_width = heads.rows(first)[:, :, 0].mean(1), heads.full_width().rows(first)[:, 0, 0]
+    return TowerLayer(layer, depth, keys, cls, received, full_width)
 
 
 def side_by_side(calls: list[TowerLayer]) -> TowerLayer:
@@ -77,8 +79,8 @@ def side_by_side(calls: list[TowerLayer]) -> TowerLayer:
     return replace(calls[0], keys=torch.cat([call.keys for call in calls], dim=1), received=received)
 
 
-def with_attention(family: Family, seen: Seen, output: Any, pictures: list[Picture]) -> list[Picture]:
-    """The pictures with what their tokens got of the recorded attention, and with their CLS tokens."""
+def with_attention(family: Family, seen: Seen, pictures: list[Picture]) -> list[Picture]:
+    """The pictures with what their tokens got of the recorded attention."""
     if not seen.attention:
         return pictures
 
@@ -87,8 +89,10 @@ def with_attention(family: Family, seen: Seen, output: Any, pictures: list[Pictu
 
     attention: list[list[TowerAttention]] = [[] for _ in pictures]
     for layer in seen.attention:
-        rows = (tokens(layer.keys), tokens(_column(layer.cls)), tokens(_column(layer.received)))
-        for kept, picture, keys, cls, received in zip(attention, pictures, *rows, strict=True):
+        columns = (tokens(_column(each)) for each in (layer.cls, layer.received, layer.cls_full_width))
+        for kept, picture, keys, cls, received, full in zip(
+            attention, pictures, tokens(layer.keys), *columns, strict=True
+        ):
             kept.append(
                 TowerAttention(
                     layer.layer,
@@ -96,13 +100,19 @@ def with_attention(family: Family, seen: Seen, output: Any, pictures: list[Pictu
                     cast(Tensor, keys).unflatten(1, layer.keys.shape[2:]),
                     None if cls is None else cls[:, 0],
                     None if received is None else received[:, 0] / len(picture),
+                    None if full is None else full[:, 0],
+                    family.config.model_type,
                 )
             )
-    extras: Sequence[Tensor | None] = family.class_tokens(seen, output, pictures) or [None] * len(pictures)
-    return [
-        replace(picture, attention=layers, extra=extra)
-        for picture, layers, extra in zip(pictures, attention, extras, strict=True)
-    ]
+    return [replace(picture, attention=layers) for picture, layers in zip(pictures, attention, strict=True)]
+
+
+def with_tower_rows(family: Family, seen: Seen, output: Any, pictures: list[Picture]) -> list[Picture]:
+    """The pictures with their tokens before the projector, where that takes them one by one."""
+    # A choice needs no gradients, but new rows are made of these.
+    with torch.enable_grad():
+        rows = family.tower_rows(seen, output, pictures)
+    return [replace(picture, tower=each) for picture, each in zip(pictures, rows, strict=True)]
 
 
 def _column(rows: Tensor | None) -> Tensor | None:
@@ -115,6 +125,7 @@ def joined_attention(pictures: Sequence[Picture]) -> list[TowerAttention]:
     together = []
     for layers in zip(*(picture.attention for picture in pictures), strict=True):
         cls = [layer.cls for layer in layers if layer.cls is not None]
+        full = [layer.cls_full_width for layer in layers if layer.cls_full_width is not None]
         received = [layer.received * (len(layer.keys) / total) for layer in layers if layer.received is not None]
         together.append(
             replace(
@@ -122,6 +133,7 @@ def joined_attention(pictures: Sequence[Picture]) -> list[TowerAttention]:
                 keys=torch.cat([layer.keys for layer in layers]),
                 cls=torch.cat(cls) if cls else None,
                 received=torch.cat(received) if received else None,
+                cls_full_width=torch.cat(full) if full else None,
             )
         )
     return together
@@ -129,11 +141,13 @@ def joined_attention(pictures: Sequence[Picture]) -> list[TowerAttention]:
 
 @dataclass(frozen=True)
 class Extra:
-    """Tokens beside a picture's own. rows: E×d; grids: as in `VisualTokens`; deepstack: E×d for each layer."""
+    """What there is beside a picture's tokens. rows: E×d; grids: as in `VisualTokens`; deepstack: E×d for each layer;
+    tower: the tokens before the projector."""
 
     rows: Tensor | None = None
     grids: Sequence[Grid] = ()
     deepstack: Sequence[Tensor] = ()
+    tower: TowerRows | None = None
 
 
 def with_views(family: Family, seen: Seen, pictures: list[Picture]) -> list[Picture]:
@@ -147,13 +161,24 @@ def with_views(family: Family, seen: Seen, pictures: list[Picture]) -> list[Pict
 
 
 def beside(pictures: Sequence[Picture], method: Method) -> Extra:
-    """The extra tokens of pictures that share a budget: their CLS tokens, or their blocks seen anew."""
-    classes = [picture.extra for picture in pictures if picture.extra is not None]
+    """What a method needs of pictures that share a budget: their tokens before the projector, or their blocks seen
+    anew."""
     if "pixels" not in method.needs:
-        return Extra(torch.cat(classes)) if classes else Extra()
+        return Extra(tower=_joined_rows(pictures))
     square = any(picture.square_only for picture in pictures)
     grids = method.resolution([grid for picture in pictures for grid in picture.grids], square)
     blocks = [block for picture in pictures for block in picture.anew]
     encoded = [block(grid) for block, grid in zip(blocks, grids, strict=True) if 0 not in grid]
     rows, *deepstack = (torch.cat(layer) for layer in zip(*encoded, strict=True))
     return Extra(rows, grids, deepstack)
+
+
+def _joined_rows(pictures: Sequence[Picture]) -> TowerRows | None:
+    """Those of several pictures as of one, where all have them."""
+    towers = [picture.tower for picture in pictures if picture.tower is not None]
+    if not towers or len(towers) < len(pictures):
+        return None
+    classes = [tower.cls for tower in towers if tower.cls is not None]
+    with torch.enable_grad():
+        rows, cls = torch.cat([tower.rows for tower in towers]), torch.cat(classes) if classes else None
+    return replace(towers[0], rows=rows, cls=cls)

@@ -12,7 +12,7 @@ from vllm.tokenizers import cached_tokenizer_from_config
 
 from eadp.models.family import Family, Picture, Prompt, Seen, TowerLayer
 from eadp.models.guides import guide_for
-from eadp.runtime.vision import with_attention
+from eadp.runtime.vision import with_attention, with_tower_rows
 from eadp.serve.attention import watching
 from eadp.serve.pruning import PruningModel
 
@@ -61,14 +61,21 @@ class ClipModel(PruningModel):
         return TowerOutput(states, attention)
 
     def pictures(
-        self, kind: type[Family], output: TowerOutput, lengths: list[int], parts: dict[str, Any], **arguments: Any
+        self,
+        kind: type[Family],
+        output: TowerOutput,
+        lengths: list[int],
+        tower_rows: bool,
+        parts: dict[str, Any],
+        **arguments: Any,
     ) -> list[Picture]:
         """As `eadp.models` has them. parts: of the base model, that the family asks for."""
         tower, projector = self.vision_tower.vision_model, self.multi_modal_projector
         family = self.family(kind, vision_tower=tower, multi_modal_projector=projector, **parts)
         hidden = SimpleNamespace(hidden_states={self.config.vision_feature_layer: output.states})
         seen = Seen("image", arguments, (), lengths, output.attention)
-        return with_attention(family, seen, hidden, family.pictures(seen, hidden, Prompt(None, [])))
+        pictures = with_attention(family, seen, family.pictures(seen, hidden, Prompt(None, [])))
+        return with_tower_rows(family, seen, hidden, pictures) if tower_rows else pictures
 
 
 @dataclass(frozen=True)

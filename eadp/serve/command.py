@@ -33,7 +33,7 @@ def command(model: str, settings: dict[str, Any], more: Sequence[str] = ()) -> l
     if kind not in ARCHITECTURES:
         raise ValueError(f"{model} is a {kind}; eadp serves {', '.join(ARCHITECTURES)}")
     setattr(config, KEY, settings)
-    ServerSettings.of(config, "keep" if kind in WITH_COORDINATES else "renumber")
+    ServerSettings.of(config, ("renumber", "keep") if kind in WITH_COORDINATES else ("renumber",))
     overrides = json.dumps({"architectures": [ARCHITECTURES[kind]], KEY: settings})
     return [sys.executable, *SERVER, "--model", model, "--hf-overrides", overrides, *more]
 

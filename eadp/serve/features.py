@@ -9,8 +9,8 @@ from torch import Tensor
 
 from eadp.models.family import Picture
 
-Key = tuple[bytes, tuple[int, ...]]
-"""Which image, and which layers of the vision tower were watched."""
+Key = tuple[bytes, tuple[int, ...], bool]
+"""Which image, which layers of the vision tower were watched, and whether its rows before the projector are wanted."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,30 @@ class Look:
     @property
     def bytes(self) -> int:
         picture = self.picture
-        tensors = [self.rows, picture.states, picture.extra]
-        tensors += [part for layer in picture.attention for part in (layer.keys, layer.cls, layer.received)]
+        tensors = [self.rows, picture.states]
+        if picture.tower is not None:
+            tensors += [picture.tower.rows, picture.tower.cls]
+        for layer in picture.attention:
+            tensors += [layer.keys, layer.cls, layer.received, layer.cls_full_width]
         return sum(each.numel() * each.element_size() for each in tensors if each is not None)
 
     def apart(self) -> Look:
         """With memory of its own: as a part of a batch it would keep all of that alive."""
         picture = self.picture
         attention = [
-            replace(layer, keys=layer.keys.clone(), cls=_copy(layer.cls), received=_copy(layer.received))
+            replace(
+                layer,
+                keys=layer.keys.clone(),
+                cls=_copy(layer.cls),
+                received=_copy(layer.received),
+                cls_full_width=_copy(layer.cls_full_width),
+            )
             for layer in picture.attention
         ]
-        own = replace(picture, states=_copy(picture.states), extra=_copy(picture.extra), attention=attention)
+        tower = picture.tower
+        if tower is not None:
+            tower = replace(tower, rows=tower.rows.clone(), cls=_copy(tower.cls))
+        own = replace(picture, states=_copy(picture.states), tower=tower, attention=attention)
         return replace(self, picture=own, rows=self.rows.clone())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
@@ -11,12 +12,14 @@ from vllm.tokenizers import cached_tokenizer_from_config
 
 from eadp.models.family import Family, Prompt, Seen
 from eadp.models.guides import EmbeddingGuide
-from eadp.runtime.vision import with_attention
+from eadp.models.overrides import Overrides
+from eadp.runtime.vision import with_attention, with_tower_rows
 from eadp.serve import mrope
 from eadp.serve.attention import watching
 from eadp.serve.features import Look
-from eadp.serve.processing import PruningProcessor
+from eadp.serve.processing import REQUEST, PruningProcessor
 from eadp.serve.pruning import Item, PruningModel
+from eadp.serve.request import Request
 from eadp.serve.stock import Stock
 
 
@@ -31,7 +34,7 @@ class ImagesOnly(Stock):
 
 
 class GridProcessor(PruningProcessor):
-    positions = "keep"
+    positions = ("renumber", "keep")
     # An empty text has no embeddings to take the mean of.
     takes_silence = False
 
@@ -64,15 +67,19 @@ class GridModel(PruningModel):
     def tokens_of(self, item: Item) -> int:
         return int(item["image_grid_thw"].prod()) // self.config.vision_config.spatial_merge_size**2
 
-    def look(self, items: Sequence[Item], layers: Sequence[int]) -> list[Look]:
+    def look(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[Look]:
         together = {name: torch.cat([item[name] for item in items]) for name in items[0]}
         functions = [block.attn.attn for block in self.visual.blocks]
-        with watching(functions, layers, self.eadp_settings.tower) as attention:
+        with watching(functions, layers, self.eadp_settings.tower) as attention, Overrides() as overrides:
+            patches = _into(self.visual.merger, overrides) if tower_rows else []
             rows = self._process_image_input(self._parse_and_validate_image_input(**together))
         lengths = [len(each) for each in rows]
         seen = Seen("image", {"image_grid_thw": together["image_grid_thw"]}, (), lengths, attention)
-        family = self.family(self.kind)
-        pictures = with_attention(family, seen, None, family.pictures(seen, None, Prompt(None, [])))
+        family = self.family(self.kind, visual=self.visual)
+        pictures = with_attention(family, seen, family.pictures(seen, None, Prompt(None, [])))
+        if tower_rows:
+            hidden = SimpleNamespace(last_hidden_state=patches[0].view(-1, self.config.vision_config.hidden_size))
+            pictures = with_tower_rows(family, seen, hidden, pictures)
         return [Look(picture, each, self.width) for picture, each in zip(pictures, rows, strict=True)]
 
     def finished(self, look: Look, slots: Tensor, rows: Tensor) -> Tensor:
@@ -85,7 +92,9 @@ class GridModel(PruningModel):
             _, rows, columns = feature.data["image_grid_thw"].data.tolist()
             place = feature.mm_position
             runs.append(mrope.Run(place.offset, place.length, (rows // merge, columns // merge)))
-        return mrope.prompt_positions(len(input_tokens), runs)
+        asked = [Request.from_tensor(feature.data[REQUEST].data) for feature in mm_features]
+        renumber = any(request.positions == "renumber" for request in asked)
+        return mrope.prompt_positions(len(input_tokens), runs, renumber)
 
     def recompute_mrope_positions(
         self, input_ids: Any, multimodal_embeddings: Any, mrope_positions: Tensor, num_computed_tokens: int
@@ -98,3 +107,17 @@ class GridModel(PruningModel):
         # What a prompt ends with is text, and text stands behind all that is before it.
         ahead = int(mrope_positions.max()) + 1 - mrope_positions.shape[1]
         return [each[:, : -mrope.CHANNELS] for each in multimodal_embeddings], mrope_positions, ahead
+
+
+def _into(merger: Any, overrides: Overrides) -> list[Tensor]:
+    """A list that gets the patches of each call of the merger, as they go into it. vLLM calls the `forward` of modules
+    that it may compile by name, past their hooks; and norms may work in place."""
+    seen: list[Tensor] = []
+    stock = merger.forward
+
+    def forward(patches: Tensor, *args: Any, **kwargs: Any) -> Any:
+        seen.append(patches.clone())
+        return stock(patches, *args, **kwargs)
+
+    overrides.override(merger, "forward", forward)
+    return seen

@@ -22,7 +22,7 @@ from eadp.serve.pruning import Item
 
 
 class EadpLlavaProcessor(PruningProcessor, LlavaMultiModalProcessor):
-    positions = "renumber"
+    positions = ("renumber",)
 
 
 @MULTIMODAL_REGISTRY.register_processor(
@@ -38,8 +38,8 @@ class EadpLlavaForConditionalGeneration(ClipModel, LlavaForConditionalGeneration
         vision = self.config.vision_config
         return (vision.image_size // vision.patch_size) ** 2
 
-    def look(self, items: Sequence[Item], layers: Sequence[int]) -> list[Look]:
+    def look(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[Look]:
         output = self.seen(torch.stack([item["pixel_values"] for item in items]), layers)
         rows = self.multi_modal_projector(output.cells)
-        pictures = self.pictures(Llava, output, [len(each) for each in rows], {})
+        pictures = self.pictures(Llava, output, [len(each) for each in rows], tower_rows, {})
         return [Look(picture, each, each.shape[-1]) for picture, each in zip(pictures, rows, strict=True)]

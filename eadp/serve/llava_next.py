@@ -1,4 +1,4 @@
-"""LLaVA-NeXT in vLLM. Newlines always stay: how many rows lose all their tokens is known too late for the engine."""
+"""LLaVA-NeXT in vLLM. Newlines all go or all stay: which rows lose all their tokens, the engine would hear too late."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eadp.serve.pruning import Item
 
 
 class EadpLlavaNextProcessor(PruningProcessor, LlavaNextMultiModalProcessor):
-    positions = "renumber"
+    positions = ("renumber",)
 
     def _newlines(self, mm_items: Any, index: int) -> int:
         """One a row of the joined crops, as the stock info counts them."""
@@ -62,7 +62,7 @@ class EadpLlavaNextForConditionalGeneration(ClipModel, LlavaNextForConditionalGe
         vision = self.config.vision_config
         return len(item["pixel_values"]) * (vision.image_size // vision.patch_size) ** 2
 
-    def look(self, items: Sequence[Item], layers: Sequence[int]) -> list[Look]:
+    def look(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[Look]:
         crops = [item["pixel_values"] for item in items]
         output = self.seen(torch.cat(crops), layers)
         features = self.multi_modal_projector(output.cells).split([len(each) for each in crops])
@@ -74,7 +74,7 @@ class EadpLlavaNextForConditionalGeneration(ClipModel, LlavaNextForConditionalGe
         # What stock transformers does to features, done to numbers, says where each of them went.
         packing = partial(cast(Any, LlavaNextModel).pack_image_features, SimpleNamespace(config=self.config))
         lengths, parts = [len(each) for each in rows], {"pack_image_features": packing}
-        pictures = self.pictures(LlavaNext, output, lengths, parts, image_sizes=sizes)
+        pictures = self.pictures(LlavaNext, output, lengths, tower_rows, parts, image_sizes=sizes)
         return [Look(picture, each, each.shape[-1]) for picture, each in zip(pictures, rows, strict=True)]
 
 

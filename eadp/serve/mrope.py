@@ -1,4 +1,5 @@
-"""M-RoPE positions of prompts whose images are pruned: each kept token has the coordinates it had.
+"""M-RoPE positions of prompts whose images are pruned: each kept token has the coordinates it had, or all tokens are
+renumbered without gaps.
 
 A text token's position does not depend on which tokens of an image stay, only on the image's grid: text after a
 rows×columns image goes on at its start + max(rows, columns). So all but the kept tokens' own coordinates is known
@@ -29,9 +30,14 @@ class Run:
     grid: Grid
 
 
-def prompt_positions(length: int, runs: Sequence[Run]) -> tuple[Tensor, int]:
-    """3×length, with each image's start in place of its tokens' coordinates, and how far positions run ahead of the
-    count at the end."""
+def prompt_positions(length: int, runs: Sequence[Run], renumber: bool = False) -> tuple[Tensor, int]:
+    """3×length, and how far positions run ahead of the count at the end.
+
+    In place of an image's coordinates stands the position before its start, until `filled_in` knows them. renumber:
+    where some image is pruned, all tokens count on instead.
+    """
+    if renumber and any(run.length < run.grid[0] * run.grid[1] for run in runs):
+        return torch.arange(length).expand(3, -1).clone(), 0
     positions = torch.empty(3, length, dtype=torch.long)
     column = position = 0
     for run in sorted(runs, key=lambda each: each.offset):
@@ -39,7 +45,7 @@ def prompt_positions(length: int, runs: Sequence[Run]) -> tuple[Tensor, int]:
         positions[:, column : run.offset] = torch.arange(position, position + text)
         position += text
         column = run.offset + run.length
-        positions[:, run.offset : column] = position
+        positions[:, run.offset : column] = position - 1
         position += max(run.grid)
     positions[:, column:] = torch.arange(position, position + length - column)
     return positions, position - column
@@ -65,10 +71,11 @@ def filled_in(positions: Tensor, is_image: Tensor, computed: int, coordinates: T
     """
     columns = is_image.nonzero().flatten()
     columns = columns[columns >= computed][: coordinates.shape[1]]
-    # The text token before an image is never changed, so that this also holds when a prompt is computed anew.
     index = torch.arange(len(is_image), device=is_image.device)
     before = torch.where(is_image, -1, index).cummax(0).values[columns]
     start = torch.where(before >= 0, positions[0, before.clamp_min(0)] + 1, 0)
+    # Those that were filled in before, or are renumbered, stay as they are.
+    waiting = positions[0, columns] == start - 1
     positions = positions.clone()
-    positions[:, columns] = start + coordinates
+    positions[:, columns[waiting]] = (start + coordinates)[:, waiting]
     return positions

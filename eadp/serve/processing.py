@@ -16,6 +16,7 @@ from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.parse import ImageEmbeddingItems
 
+from eadp.methods.base import Positions
 from eadp.models.question import question_of
 from eadp.serve.request import EVERYTHING, KEY, Request, ServerSettings
 from eadp.serve.stock import Stock
@@ -27,8 +28,8 @@ REQUEST, IMAGE = "eadp_request", "eadp_image"
 class PruningProcessor(Stock):
     """Before a stock multimodal processor."""
 
-    positions: ClassVar[str]
-    """Of kept tokens in this family: "keep" their own, or "renumber"."""
+    positions: ClassVar[tuple[Positions, ...]]
+    """What kept tokens of this family can have: "keep" their own, "renumber"."""
     takes_silence: ClassVar[bool] = True
     """The family's guide has a vector also for an empty question."""
 
@@ -104,11 +105,11 @@ class PruningProcessor(Stock):
     def _shortened(self, update: Any, request: Request, newlines: int) -> Any:
         """The stock update, with placeholders for what stays. All of its ids are the image's placeholder."""
         slots = update.content.full
-        kept = request.count(len(slots) - newlines) + newlines
+        kept = request.sent(len(slots) - newlines, newlines)
         return replace(update, content=replace(update.content, full=slots[:kept]))
 
     def _newlines(self, mm_items: Any, index: int) -> int:
-        """How many of an image's placeholders are for newlines, which always stay."""
+        """How many of an image's placeholders are for newlines."""
         return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from eadp.core import Selection
 from eadp.methods import make
 from eadp.models.family import Family
 from eadp.runtime.choose import Chooser, stays
+from eadp.runtime.merge import Merge
 from eadp.runtime.vision import Extra
 from eadp.serve.features import Key, Look, LookCache
 from eadp.serve.metrics import Metrics
@@ -52,8 +53,9 @@ class PruningModel(Stock):
         """How many tokens the vision tower gives for an image."""
 
     @abstractmethod
-    def look(self, items: Sequence[Item], layers: Sequence[int]) -> list[Look]:
-        """Run the vision side. layers: those of the tower whose attention is wanted."""
+    def look(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[Look]:
+        """Run the vision side. layers: those of the tower whose attention is wanted; tower_rows: whether the tokens
+        before the projector are."""
 
     def family(self, kind: type[Family], **parts: Any) -> Family:
         """What `eadp.models` knows of the family, without a transformers model behind it."""
@@ -72,7 +74,8 @@ class PruningModel(Stock):
         requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST)]
         images = [bytes(data.tolist()) for data in kwargs.pop(IMAGE)]
         keys = [
-            (image, self.eadp_settings.watched(request.method)) for image, request in zip(images, requests, strict=True)
+            (image, self.eadp_settings.watched(request.method), request.merges_before_the_projector)
+            for image, request in zip(images, requests, strict=True)
         ]
         looks = self._looks(self.items(kwargs), keys)
         pruned = [self._pruned(look, request) for look, request in zip(looks, requests, strict=True)]
@@ -83,8 +86,8 @@ class PruningModel(Stock):
         found = {key: look for key in keys if (look := self.eadp_looks.get(key)) is not None}
         missing = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
         for part in self._portions(missing):
-            _, layers = part[0]
-            for key, look in zip(part, self.look([missing[key] for key in part], layers), strict=True):
+            _, layers, tower_rows = part[0]
+            for key, look in zip(part, self.look([missing[key] for key in part], layers, tower_rows), strict=True):
                 found[key] = look
                 self.eadp_looks.put(key, look)
         self.eadp_metrics.images(len(keys), spared=len(keys) - len(missing))
@@ -92,12 +95,12 @@ class PruningModel(Stock):
 
     def _portions(self, items: dict[Key, Item]) -> Iterator[list[Key]]:
         """As many images at a time as the engine's budget allows: it counts what stays, the tower sees all. Those
-        whose tower is watched at the same layers go together."""
+        of whose tower the same is wanted go together."""
         part: list[Key] = []
         room = self.eadp_room
-        for key in sorted(items, key=lambda key: key[1]):
+        for key in sorted(items, key=lambda key: key[1:]):
             tokens = self.tokens_of(items[key])
-            if part and (tokens > room or part[0][1] != key[1]):
+            if part and (tokens > room or part[0][1:] != key[1:]):
                 yield part
                 part, room = [], self.eadp_room
             part.append(key)
@@ -108,36 +111,46 @@ class PruningModel(Stock):
     def _pruned(self, look: Look, request: Request) -> Tensor:
         """The rows of an image that stay, as the engine gets them."""
         picture, method, total = look.picture, request.method, len(look.picture)
-        count = request.count(total)
-        if method is None or count == total:
+        if method is None or request.keeps_all(total):
             return self.finished(look, torch.arange(picture.length), look.rows)
+        newlines = picture.newline_slots
+        sent = request.sent(total, len(newlines))
         start = time.perf_counter()
         guide = self.eadp_guide if request.reads else None
-        chooser = Chooser(method, guide, "image", "all")
-        selection, extra = self._selected(chooser, look, request.question, count)
+        chooser = Chooser(method, guide, "image", request.newlines)
+        selection, extra = self._selected(chooser, look, request.question, sent)
         kept, rows, slots = selection.indices.cpu(), look.rows, picture.slots
         if selection.merge is not None:
-            sources = rows[slots.to(rows.device)]
-            if selection.merge.shape[1] > total:
-                sources = torch.cat([sources, cast(Tensor, extra.rows)])
-            rows = rows.clone()
-            rows[slots[kept].to(rows.device)] = selection.merge.to(rows) @ sources
-        stay = stays(picture, kept, "all").nonzero().flatten()
-        pruned = self.finished(look, stay, rows[stay.to(rows.device)])
-        self.eadp_metrics.pruned(total, count, time.perf_counter() - start)
+            of_tokens = None if selection.rows is None else selection.rows.cpu()
+            tower = extra.tower if selection.merge_space == "tower" else None
+            merge = Merge(0, slots, slots[kept], selection.merge, rows=of_tokens, tower=tower)
+            merge = merge.placed(request.positions)
+            sources, rows = rows[slots.to(rows.device)], rows.clone()
+            # Channels behind the language model's own (DeepStack) are merged as they are.
+            new = torch.cat([merge.received(sources[:, : look.width]), merge.onto(sources[:, look.width :])], dim=1)
+            rows[merge.kept.to(rows.device)] = new
+        stay = stays(picture, kept, chooser.newlines, selection.newlines).nonzero().flatten()
+        rows = rows[stay.to(rows.device)]
+        if not method.keeps_deepstack:
+            rows = torch.cat([rows[:, : look.width], torch.zeros_like(rows[:, look.width :])], dim=1)
+        pruned = self.finished(look, stay, rows)
+        self.eadp_metrics.pruned(total, len(selection), time.perf_counter() - start)
         return pruned
 
-    def _selected(self, chooser: Chooser, look: Look, question: str, count: int) -> tuple[Selection, Extra]:
+    def _selected(self, chooser: Chooser, look: Look, question: str, sent: int) -> tuple[Selection, Extra]:
         """The method's choice. Where it fails, and the log and a counter say so, tokens spread evenly: the prompt has
         its placeholders already, and an exception would end the engine for everyone."""
         try:
             text = None if chooser.guide is None else chooser.encoded(chooser.guide, question)
-            selection, extra = chooser.select([look.picture], look.features, text)
-            if len(selection) != count:
-                raise ValueError(f"{selection.method} kept {len(selection)} tokens, but the prompt has {count} places")
+            newlines = look.rows[look.picture.newline_slots.to(look.rows.device), : look.width]
+            selection, extra = chooser.select([look.picture], look.features, text, newlines)
+            found = int(stays(look.picture, selection.indices.cpu(), chooser.newlines, selection.newlines).sum())
+            if found != sent:
+                raise ValueError(f"{selection.method} kept {found} tokens, but the prompt has {sent} places")
         except ValueError:
             logger.exception("%s failed on an image; tokens spread evenly stay instead", chooser.method.name)
             self.eadp_metrics.failed()
-            even = Chooser(make("uniform", keep=count), None, "image", "all")
+            beside = len(look.picture.newline_slots) if chooser.newlines == "all" else 0
+            even = Chooser(make("uniform", keep=sent - beside), None, "image", chooser.newlines)
             selection, extra = even.select([look.picture], look.features, None)
         return selection, extra

@@ -16,47 +16,67 @@ import torch
 from torch import Tensor
 
 from eadp.methods import NAMES, Method, make
-from eadp.methods.base import REGISTRY
+from eadp.methods.base import REGISTRY, Newlines, Positions
 from eadp.serve.tower import Tower
 
 KEY = "eadp"
 """The name of our settings, in a server's overrides and in a request's `mm_processor_kwargs`."""
 EVERYTHING = "all"
 """keep: every token stays, nothing is computed. The share 1.0 says the same, but some clients write that as 1."""
+EXACT = "exact"
 COUNT_FIRST = "the engine must know how many tokens stay before it sees the image"
 
 
 @dataclass(frozen=True)
 class Request:
-    """method: None where every token stays. question: "" where the method reads none."""
+    """method: None where every token stays. question: "" where the method reads none.
+
+    positions: of kept tokens. newlines: which stay beside them.
+    """
 
     method: Method | None
     question: str = ""
+    positions: Positions = "renumber"
+    newlines: Newlines = "none"
 
     @property
     def reads(self) -> bool:
         return self.method is not None and "text" in self.method.needs
 
-    def count(self, total: int) -> int:
-        """How many of an image's `total` tokens stay; all of them where there are no more than asked for."""
-        if self.method is None or (isinstance(self.method.keep, int) and self.method.keep >= total):
-            return total
-        return self.method.count(total)
+    @property
+    def merges_before_the_projector(self) -> bool:
+        return self.method is not None and "tower_rows" in self.method.needs
+
+    def keeps_all(self, patches: int) -> bool:
+        """Whether an image of so many patches stays as it is: it has no more than are asked for."""
+        if self.method is None:
+            return True
+        return isinstance(self.method.keep, int) and self.method.keep >= patches
+
+    def sent(self, patches: int, newlines: int = 0) -> int:
+        """How many tokens of an image the engine gets."""
+        if self.method is None or self.keeps_all(patches):
+            return patches + newlines
+        if self.newlines == "chosen":
+            return self.method.sent(patches, newlines)
+        return self.method.sent(patches) + (newlines if self.newlines == "all" else 0)
 
     def to_json(self) -> str:
         """Always the same text for the same request: it becomes part of the hash of its images."""
         if self.method is None:
             return "{}"
         settings = {each.name: getattr(self.method, each.name) for each in fields(self.method) if each.init}
-        return json.dumps({"method": self.method.name, "question": self.question, **settings}, sort_keys=True)
+        ours = {"method": self.method.name, "question": self.question}
+        placing = {"positions": self.positions, "newlines": self.newlines}
+        return json.dumps({**ours, **placing, **settings}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Request:
         settings = json.loads(text)
         if not settings:
             return cls(None)
-        question = settings.pop("question")
-        return cls(make(settings.pop("method"), **settings), question)
+        question, positions, newlines = (settings.pop(name) for name in ("question", "positions", "newlines"))
+        return cls(make(settings.pop("method"), **settings), question, positions, newlines)
 
     def to_tensor(self) -> Tensor:
         """The JSON's bytes: tensors are what travels to the workers."""
@@ -75,18 +95,20 @@ class ServerSettings:
     guide:     checkpoint of the text encoder; None: the one that the vision tower came from; "none": load none, and
                serve only methods that read no question.
     cache_mib: room for unpruned features, so that another question about the same image spares the vision tower.
-    positions: what the family's kept tokens have: "keep" their own, or "renumber".
-    tower:     the vision tower, where its attention can be watched.
+    positions: what the family's kept tokens can have: "keep" their own, "renumber".
+    family:    the model's `model_type`.
+    tower:     the vision tower, where its rows and its attention can be seen.
     """
 
     settings: Mapping[str, Any]
-    positions: str
+    positions: tuple[Positions, ...]
+    family: str = "llava"
     tower: Tower | None = None
     guide: str | None = None
     cache_mib: int = 256
 
     @classmethod
-    def of(cls, config: Any, positions: str, shows_attention: bool = True) -> ServerSettings:
+    def of(cls, config: Any, positions: tuple[Positions, ...], shows_attention: bool = True) -> ServerSettings:
         """From a model's configuration, after the overrides. shows_attention: every rank sees every image."""
         given = getattr(config, KEY, None)
         if not isinstance(given, Mapping):
@@ -98,7 +120,8 @@ class ServerSettings:
         server = {name: settings.pop(name) for name in ("guide", "cache_mib") if name in settings}
         if isinstance(room := server.get("cache_mib", 0), bool) or not isinstance(room, int) or room < 0:
             raise ValueError(f"cache_mib must be a whole number of MiB, 0 for no cache, got {room!r}")
-        found = cls({"method": "eadp", **settings}, positions, Tower.of(config) if shows_attention else None, **server)
+        tower, family = Tower.of(config) if shows_attention else None, getattr(config, "model_type", cls.family)
+        found = cls({"method": "eadp", **settings}, positions, family, tower, **server)
         found.request(None)  # so that a mistake is told at the start, not to the first client
         return found
 
@@ -127,7 +150,22 @@ class ServerSettings:
         keep = chosen.get("keep")
         if keep == EVERYTHING or (isinstance(keep, float) and keep == 1):
             return Request(None)
-        return Request(self._method(chosen), question.strip())
+        placing = {what: chosen.pop(what, None) for what in ("positions", "newlines")}
+        method = self._method(chosen)
+        return Request(method, question.strip(), *self._placing(method, **placing))
+
+    def _placing(self, method: Method, positions: Any, newlines: Any) -> tuple[Positions, Newlines]:
+        """What the request says, or the method's release does, of what this model can be served with."""
+        if positions is None:
+            released = method.positions_on(self.family)
+            positions = released if released in self.positions else self.positions[0]
+        if positions not in self.positions:
+            known = " or ".join(f'"{each}"' for each in self.positions)
+            raise ValueError(f'positions="{positions}" cannot be served with this model, only {known}')
+        newlines = method.newlines if newlines is None else newlines
+        if newlines not in ("none", "all", method.newlines):
+            raise ValueError(f'newlines="{newlines}" cannot be served: {COUNT_FIRST}; "none" and "all" can')
+        return positions, newlines
 
     def _method(self, chosen: dict[str, Any]) -> Method:
         name = chosen.pop("method")
@@ -135,21 +173,26 @@ class ServerSettings:
             raise ValueError(f"unknown method {name!r}; known here: {', '.join(self.servable)}")
         if name not in self.servable:
             raise ValueError(f"{name} cannot be served with this model; these can: {', '.join(self.servable)}")
-        known = {each.name for each in fields(REGISTRY[name]) if each.init}
+        known = {each.name for each in fields(REGISTRY[name]) if each.init} | {"preset"}
         if unknown := sorted(set(chosen) - known):
             raise ValueError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
         if chosen.get("coverage") is not None:
             raise ValueError(f"coverage cannot be served: {COUNT_FIRST}; give keep")
+        if "exact" in known:
+            # Where a release keeps more or fewer tokens than asked for, a server has to keep to the count.
+            chosen = {"exact": True, **chosen}
+            if not chosen["exact"]:
+                raise ValueError(f"exact=false cannot be served: {COUNT_FIRST}")
         try:
-            method = make(name, **chosen)
+            method = make(name, family=self.family, **chosen)
         except TypeError as error:
             raise ValueError(str(error)) from error
         if method.keep is None:
             raise ValueError(f"{name} needs keep: a count such as 64, or a share such as 0.25")
-        if not getattr(method, "exact", True):
-            raise ValueError(f"exact=false cannot be served: {COUNT_FIRST}")
-        if (positions := chosen.get("positions", self.positions)) != self.positions:
-            raise ValueError(f'positions="{positions}" cannot be served with this model, only "{self.positions}"')
+        if "rounding" in known and getattr(method, "rounding", EXACT) != EXACT:
+            # A preset's floors: the engine must know the count, which only whole quotas give.
+            chosen["rounding"] = EXACT
+            method = make(name, family=self.family, **chosen)
         if "text" in method.needs and not self.reads:
             raise ValueError(f'{name} reads the question, but this server was started with "guide": "none"')
         if self.tower is not None and (unread := [each for each in self.watched(method) if each >= self.tower.read]):
@@ -161,8 +204,9 @@ class ServerSettings:
 
     @property
     def servable(self) -> list[str]:
-        """The methods that need no more than features, the question, and the attention of a tower that shows it."""
-        has: set[str] = {"text"} if self.tower is None else {"text", "vision_attention"}
+        """The methods that need no more than features, the question, and the rows and the attention of a tower that
+        shows them."""
+        has: set[str] = {"text"} if self.tower is None else {"text", "vision_attention", "tower_rows"}
         return [name for name in NAMES if REGISTRY[name].stage == "before" and REGISTRY[name].needs <= has]
 
     def watched(self, method: Method | None) -> tuple[int, ...]:

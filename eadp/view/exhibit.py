@@ -97,7 +97,7 @@ class Exhibit:
         """How each of the question's tokens reads, its entropy, and whether it stays; none where nobody said."""
         if self.relevance is None or self.relevance.words is None:
             return []
-        entropy, kept = self.relevance.entropy.tolist(), self.relevance.kept.tolist()
+        entropy, kept = self.relevance.word_entropy.tolist(), self.relevance.word_kept.tolist()
         return list(zip(self.relevance.words, entropy, kept, strict=True))
 
     @cached_property

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from PIL.Image import Image
 
-from eadp.evaluate.pruned import PrunedModel, Settings
+from eadp.evaluate.model_settings import Settings
+from eadp.evaluate.pruned import PrunedModel
 from eadp.pocket.samples import samples
 from eadp.pocket.world import COLOURS, SHAPES
 

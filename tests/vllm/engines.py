@@ -42,9 +42,8 @@ class Transformers:
 
         self.model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
         self.processor = AutoProcessor.from_pretrained(folder)
-        kind = self.model.config.model_type
-        # What the engine does to positions and newlines: see docs/serving.md.
-        self.ways = {"positions": "keep" if kind.startswith("qwen") else "renumber", "keep_newlines": True}
+        # The pocket model would keep its positions, which the engine cannot: see docs/serving.md.
+        self.positions = None if self.model.config.model_type.startswith("qwen") else "renumber"
 
     def prompt(self, ask: Ask) -> str:
         conversation = [
@@ -60,8 +59,11 @@ class Transformers:
         """The ids of the answer, which tokens of each image stayed, and how long the pruned prompt was."""
         settings = {"method": "eadp", **server, **ask.eadp}
         question = settings.pop("question", None)
+        if "preset" in settings:
+            settings["rounding"] = "exact"  # The engine must know the count.
         inputs = self.inputs(ask)
-        with eadp.attach(self.model, self.processor, question=question, **settings, **self.ways) as pruned:
+        settings.setdefault("positions", self.positions)
+        with eadp.attach(self.model, self.processor, question=question, **settings) as pruned:
             out = self.model.generate(
                 **inputs, max_new_tokens=ANSWER, min_new_tokens=ANSWER, do_sample=False, eos_token_id=None
             )

@@ -15,8 +15,8 @@ from eadp.serve.request import ServerSettings
 SERVER = {"keep": 0.125}
 CHUNK = 96
 """Tokens that the engine takes at a time: less than an unpruned image of most families."""
-OWN = {"prumerge": {"layer": -2}}
-"""What a method must be told: the towers' last layer is never run."""
+OWN = {"prumerge": {"layer": -2}, "trim": {"exact": True}, "hiprune": {"exact": True}}
+"""What a method must be told: the towers' last layer is never run, and a server keeps to the count."""
 BUDGETS = {"full": 1.0, "half": 0.5, "eighth": 0.125}
 
 
@@ -32,7 +32,12 @@ class Pair:
     def servable(self) -> list[str]:
         config = self.reference.model.config
         config.eadp = SERVER
-        return ServerSettings.of(config, self.reference.ways["positions"]).servable
+        return ServerSettings.of(config, self.positions).servable
+
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """What the engine can give kept tokens."""
+        return ("renumber", "keep") if self.reference.positions is None else ("renumber",)
 
     def wide(self, seed: int) -> object:
         return picture(seed, 96, 56)
@@ -95,6 +100,18 @@ def test_many_budgets_and_methods_in_one_batch(pair: Pair) -> None:
         Ask((pair.wide(8),), (words(8),), {"keep": 3, "method": name, **OWN.get(name, {})}) for name in pair.servable
     ]
     pair.check(*asks)
+
+
+def test_the_paper_and_its_release(pair: Pair) -> None:
+    asks = [Ask((pair.wide(21),), (words(21),), {"keep": 0.25, "preset": name}) for name in ("paper", "published")]
+    pair.check(*asks)
+
+
+def test_positions_and_newlines_of_a_request(pair: Pair) -> None:
+    image = (pair.wide(22),)
+    asks = [Ask(image, (words(22),), {"keep": 0.25, "positions": each}) for each in pair.positions]
+    asks += [Ask(image, (words(22),), {"keep": 0.25, "newlines": each}) for each in ("none", "all")]
+    pair.check(*asks, Ask((pair.wide(23), picture(24, 40, 72)), (words(23),), {"keep": 0.25, "method": "divprune"}))
 
 
 def test_methods_by_the_tower_s_attention(pair: Pair) -> None:

@@ -57,7 +57,8 @@ class Cell:
         """What is run, in the words of the harnesses' models."""
         everything = self.setting.method == ALL
         budget = {} if self.setting.keep is None else {"keep": self.setting.keep}
-        return {"method": "none" if everything else self.setting.method, **budget, **self.setting.options}
+        method = "none" if everything else self.setting.method
+        return {"method": method, **budget, **self.setting.options, **self.benchmark.scripted(self.setting)}
 
 
 def command(cell: Cell, python: str) -> list[str]:

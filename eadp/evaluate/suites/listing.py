@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich import box
 from rich.table import Table
 
-from eadp.evaluate.suites.suite import NAMES, Benchmark, load
+from eadp.evaluate.suites.suite import NAMES, PUBLISHED, Benchmark, load
 
 HEAD = ("benchmark", "harness", "task", "split", "measure", "needs", "mind")
 NEEDS = {
@@ -38,8 +38,18 @@ def as_markdown() -> str:
 
 def _lines(name: str) -> Iterator[tuple[str, ...]]:
     for each in load(name).benchmarks:
-        needs, remark = NEEDS[each.needs], each.remark or "–"
-        yield each.name, TITLES[each.harness], _tasks(each), each.split, each.measure, needs, remark
+        yield each.name, TITLES[each.harness], _tasks(each), each.split, each.measure, NEEDS[each.needs], _mind(each)
+
+
+def _mind(benchmark: Benchmark) -> str:
+    """What to know of it: the remark, what scripts set, and whether it has to be asked for."""
+    scripted = [
+        f"{method}:{PUBLISHED} has {name}={value} here"
+        for method, changed in benchmark.published.items()
+        for name, value in changed.items()
+    ]
+    named = [f"only with --only {benchmark.name}"] if benchmark.only_named else []
+    return "; ".join([*filter(None, [benchmark.remark]), *scripted, *named]) or "–"
 
 
 def _tasks(benchmark: Benchmark) -> str:

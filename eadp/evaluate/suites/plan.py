@@ -42,7 +42,7 @@ class Plan:
                 setting,
                 self.model,
                 self.out.absolute() / _name(setting.key) / _name(benchmark.name),
-                self._given(),
+                self.given,
                 self.samples,
                 self.batch,
                 self.ranks,
@@ -54,10 +54,13 @@ class Plan:
 
     def identity(self) -> Record:
         """What all results of the folder have in common."""
-        return {"suite": self.suite.name, "model": self.model, "samples": self.samples, "arguments": self._given()}
+        return {"suite": self.suite.name, "model": self.model, "samples": self.samples, "arguments": self.given}
 
-    def _given(self) -> dict[str, Any]:
-        return {**self.suite.arguments_for(self.model), **self.arguments}
+    @property
+    def given(self) -> dict[str, Any]:
+        """The suite's, and those given; null takes away one of the suite's."""
+        given = {**self.suite.arguments_for(self.model), **self.arguments}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def settings(

@@ -108,12 +108,12 @@ def _record(cell: Cell) -> Record:
         "method": cell.setting.method,
         "keep": cell.setting.keep,
         "options": cell.setting.options,
+        "scripted": cell.benchmark.scripted(cell.setting),
         "benchmark": _plain(cell.benchmark),
         "value": None if cell.benchmark.needs == "server" else cell.benchmark.value(measured),
         "figures": measured,
         "answers": len(answers),
-        "tokens": fmean(each["tokens"] for each in answers),
-        "layer_mean": fmean(each["layer_mean"] for each in answers),
+        **{name: fmean(each[name] for each in answers) for name in ("tokens", "sent", "layer_mean")},
         "seconds": sum(each["prepare_seconds"] + each["generate_seconds"] for each in answers),
         "journal": str(cell.journal.relative_to(cell.folder.parents[1])),
     }
@@ -135,7 +135,7 @@ def _plain(benchmark: Benchmark) -> Record:
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in said.items()
-        if name not in ("split", "measure", "needs", "remark")
+        if name not in ("only_named", "split", "measure", "needs", "remark")
     }
 
 

@@ -10,6 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from eadp.evaluate.setting import Setting
+
+PUBLISHED = "published"
 HarnessName = Literal["lmms-eval", "vlmeval"]
 Needs = Literal["", "judge for some", "judge", "server"]
 NAMES = ("paper-llava", "paper-qwen", "paper-video")
@@ -21,6 +24,8 @@ class Benchmark:
 
     tasks:   names of the harness. metrics: patterns of the names of its figures; each must fit exactly one of a task's.
              The value is scale · the mean, or the sum, of all metrics of all tasks.
+    published: by method, what its authors' scripts set on this benchmark alone; with its preset of that name.
+    only_named: it is another way to measure a benchmark, and is run only where it is asked for by its name.
     needs:   "judge": an online model reads every answer; "judge for some": those that rules cannot read. "server": the
              answers have to be sent in, and there is no figure here.
     remark:  what to know before setting it beside the paper's figure.
@@ -32,10 +37,17 @@ class Benchmark:
     metrics: tuple[str, ...]
     combine: Literal["mean", "sum"] = "mean"
     scale: float = 1
+    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    only_named: bool = False
     split: str = ""
     measure: str = ""
     needs: Needs = ""
     remark: str = ""
+
+    def scripted(self, setting: Setting) -> dict[str, Any]:
+        """What the authors' scripts set here, where the setting has their preset and does not say otherwise."""
+        scripts = self.published.get(setting.method, {}) if setting.preset == PUBLISHED else {}
+        return {name: value for name, value in scripts.items() if name not in setting.options}
 
     def value(self, found: Mapping[str, Mapping[str, float]]) -> float:
         """found: by task, the harness's figures by their names."""
@@ -48,7 +60,8 @@ class Suite:
     """Benchmarks that are run together.
 
     model:     the checkpoint where none is given.
-    arguments: by pattern of a checkpoint's name, what the harness's model is given besides method and budget.
+    arguments: by pattern of a checkpoint's name, what the harness's model is given besides method and budget. The
+               paper's suites show images and cut questions as EADP's release does.
     include:   folder of tasks of one's own, for lmms-eval.
     """
 
@@ -66,7 +79,8 @@ class Suite:
         return found
 
     def choose(self, names: Sequence[str], judge: bool) -> tuple[list[Benchmark], list[Benchmark]]:
-        """What is run, and what is left out because it gives no figure here. names: those asked for; none: all."""
+        """What is run, and what is left out because it gives no figure here. names: those asked for; none: all but
+        other ways to measure the same."""
         known = {benchmark.name.lower(): benchmark for benchmark in self.benchmarks}
         if unknown := [name for name in names if name.lower() not in known]:
             listed = ", ".join(benchmark.name for benchmark in self.benchmarks)
@@ -74,8 +88,9 @@ class Suite:
         if names:
             return [known[name.lower()] for name in names], []
         without = {"server"} if judge else {"server", "judge"}
-        run = [benchmark for benchmark in self.benchmarks if benchmark.needs not in without]
-        return run, [benchmark for benchmark in self.benchmarks if benchmark.needs in without]
+        every = [benchmark for benchmark in self.benchmarks if not benchmark.only_named]
+        run = [benchmark for benchmark in every if benchmark.needs not in without]
+        return run, [benchmark for benchmark in every if benchmark.needs in without]
 
 
 def load(name: str) -> Suite:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,20 @@ from eadp.evaluate.suites.runner import Ran
 from eadp.evaluate.suites.suite import Benchmark
 
 NOTHING = "–"
+TOKENS = "patches: visual tokens of a sample that stay; sent: what the language model gets of them, newlines included."
 
 
 def rows(ran: Ran, beside: paper.Table | None) -> tuple[list[str], list[list[str]]]:
-    """Head, and a line a setting: tokens, method, then every benchmark, ours and the paper's, and their average."""
+    """Head, and a line per setting: tokens kept and sent, method, every benchmark, ours and the paper's, average."""
     benchmarks = ran.plan.benchmarks
     shared = _averaged(benchmarks, beside)
-    head = ["tokens", "method", *(name for each in benchmarks for name in (HEADS.get(each.name, each.name), "paper"))]
+    names = [name for each in benchmarks for name in (HEADS.get(each.name, each.name), "paper")]
+    head = ["patches", "sent", "method", *names]
     head += [f"Avg. of {len(shared)}", "paper"] if shared else []
     lines = []
     for setting in ran.plan.settings:
         row = _row(setting, beside)
-        line = [
-            _tokens(ran, setting),
-            str(Setting(PRINTED.get(setting.method, setting.method), options=setting.options)),
-        ]
+        line = [_mean(ran, setting, "tokens"), _mean(ran, setting, "sent"), _printed(setting)]
         for benchmark in benchmarks:
             printed = row.printed.get(benchmark.name, "") if row else ""
             line += [_figure(ran.value(setting, benchmark), printed), printed or NOTHING]
@@ -47,10 +46,12 @@ def rows(ran: Ran, beside: paper.Table | None) -> tuple[list[str], list[list[str
 
 def as_grid(ran: Ran, beside: paper.Table | None) -> Grid:
     head, lines = rows(ran, beside)
-    grid = Grid(title=_title(ran), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number, column in enumerate(head):
+    said = "\n".join(notes(ran))
+    grid = Grid(title=_title(ran), title_justify="left", caption=said, caption_justify="left", box=box.SIMPLE_HEAD)
+    grid.padding = (0, 1, 0, 0)
+    for column in head:
         style = "dim" if column == "paper" else None
-        grid.add_column(column, no_wrap=True, style=style, justify="right" if number > 1 else "left")
+        grid.add_column(column, no_wrap=True, style=style, justify="left" if column == "method" else "right")
     settings = ran.plan.settings
     for setting, line, after in zip(settings, lines, [*settings[1:], None], strict=True):
         grid.add_row(*line, end_section=after is None or after.keep != setting.keep)
@@ -60,7 +61,21 @@ def as_grid(ran: Ran, beside: paper.Table | None) -> Grid:
 def as_markdown(ran: Ran, beside: paper.Table | None) -> str:
     head, lines = rows(ran, beside)
     body = "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *lines])
-    return f"{_title(ran)}\n\n{body}\n"
+    said = "\n".join(f"- {note}" for note in notes(ran))
+    return f"{_title(ran)}\n\n{body}\n\n{said}\n"
+
+
+def notes(ran: Ran) -> list[str]:
+    """What to know about the table's rows."""
+    told = [TOKENS]
+    if given := ran.plan.given:
+        told.append(f"The model is given {_pairs(given)}.")
+    for name, setting in {_printed(setting): setting for setting in ran.plan.settings}.items():
+        scripted = {each.name: each.scripted(setting) for each in ran.plan.benchmarks}
+        where = [f"{_pairs(changed)} on {benchmark}" for benchmark, changed in scripted.items() if changed]
+        if where:
+            told.append(f"{name} has {' and '.join(where)}, as its authors' scripts set it there.")
+    return told
 
 
 def as_json(ran: Ran, beside: paper.Table | None) -> dict[str, Any]:
@@ -68,6 +83,7 @@ def as_json(ran: Ran, beside: paper.Table | None) -> dict[str, Any]:
         **ran.plan.identity(),
         "paper": None if beside is None else beside.model,
         "cells": [{**record, "paper": _paper_figure(record, beside)} for record in ran.found.values()],
+        "notes": notes(ran),
         "failures": ran.failures,
     }
 
@@ -108,11 +124,20 @@ def _average(beside: paper.Table, figures: dict[str, float | None]) -> str:
     return f"{sum(known) / len(known):.1f}" if known and len(known) == len(figures) else NOTHING
 
 
-def _tokens(ran: Ran, setting: Setting) -> str:
-    """Visual tokens of a sample: the mean over the samples of all benchmarks."""
+def _mean(ran: Ran, setting: Setting, what: str) -> str:
+    """Of a sample: the mean over the samples of all benchmarks."""
     found = [ran.found.get(f"{setting.key}/{each.name}") for each in ran.plan.benchmarks]
     answers = sum(each["answers"] for each in found if each)
-    return f"{sum(each['tokens'] * each['answers'] for each in found if each) / answers:,.0f}" if answers else NOTHING
+    return f"{sum(each[what] * each['answers'] for each in found if each) / answers:,.0f}" if answers else NOTHING
+
+
+def _printed(setting: Setting) -> str:
+    """The method as the paper writes it, with its preset and options."""
+    return str(Setting(PRINTED.get(setting.method, setting.method), options=setting.options))
+
+
+def _pairs(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
 def _figure(value: float | None, printed: str) -> str:

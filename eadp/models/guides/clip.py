@@ -23,7 +23,8 @@ class CLIPGuide(TowerGuide):
     projects only CLS of the last layer, so for patches this is a reading of its space, not its training target.
 
     sign is −1: CLIP is trained through one pooled vector, and its patches learn to carry what the pooling needs, not
-    what they show; raw maps give the background the higher cosine. The paper, CDPruner and TRIM all negate.
+    what they show; raw maps give the background the higher cosine. The paper, CDPruner and TRIM all negate; their
+    figures were measured so.
     """
 
     def __init__(

@@ -17,14 +17,14 @@ class EmbeddingGuide(Guide):
 
     An empty question has no pooled vector: there is nothing to take the mean of.
 
-    sign is +1: the reason to negate is a tower trained through one pooled vector, and that does not hold here. The
-    projector was trained, with the language model, to put visual tokens where words are read from, token by token.
-    The paper negates for all its models in one sentence and measures nothing in this space; `sign=-1` is its way.
+    sign is −1, as the paper and its release have it on Qwen too; their figures were measured so. The paper's reason to
+    negate is a tower trained through one pooled vector, which does not hold in this space, and by itself the sign was
+    never measured here: `eadp.diagnose_sign` tells which one a model wants, `sign=+1` is the other.
     """
 
     space: ClassVar[Space] = "language"
 
-    def __init__(self, embeddings: nn.Embedding, processor: Any, *, sign: float = 1.0) -> None:
+    def __init__(self, embeddings: nn.Embedding, processor: Any, *, sign: float = -1.0) -> None:
         super().__init__(sign)
         if processor is None:
             raise ValueError(

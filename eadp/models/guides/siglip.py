@@ -13,24 +13,30 @@ if TYPE_CHECKING:
 
 
 class SiglipGuide(TowerGuide):
-    """v = the tower's output, t = last hidden state of the text encoder, pooled = its pooler output.
+    """v = the rows that the model projects, t = last hidden state of the text encoder, pooled = its pooler output.
 
-    `align` takes the tower's `last_hidden_state`, on which `post_layernorm` has been applied. LLaVA-OneVision itself
-    reads `hidden_states[-1]`, the same states before that norm. (Its tower lost SigLIP's last block and its head.)
+    `align` takes the states that LLaVA-OneVision reads: of a tower that lost SigLIP's last block and its head, before
+    its `post_layernorm`. So does the release of EADP. `normalised=True` sends them through that norm first, which
+    SigLIP's own head would see.
     SigLIP has no projection: the two sides meet in the width of their hidden states, which must be equal.
-
-    `post_layernorm` only says where the tower is and how wide: the guide follows it.
 
     As SigLIP was trained: no BOS, always padded to full length (64) and never masked; it pools at the last slot.
 
-    sign is −1: SigLIP's sigmoid loss, too, compares one pooled vector a side, which is the cause that the paper gives
-    for negating, and it makes no exception for the SigLIP of LLaVA-Video. It was never measured by itself there.
+    sign is −1, as the paper and its release have it on LLaVA-Video; their figures were measured so. By itself it was
+    never measured: `eadp.diagnose_sign` does.
     """
 
     def __init__(
-        self, *, text_model: SiglipTextModel, post_layernorm: nn.LayerNorm, tokenizer: Any, sign: float = -1.0
+        self,
+        *,
+        text_model: SiglipTextModel,
+        post_layernorm: nn.LayerNorm,
+        tokenizer: Any,
+        sign: float = -1.0,
+        normalised: bool = False,
     ) -> None:
         super().__init__(text_model=text_model, post_layernorm=post_layernorm, tokenizer=tokenizer, sign=sign)
+        self.normalised = normalised
         width, expected = post_layernorm.weight.shape[0], text_model.config.hidden_size
         if width != expected:
             raise ValueError(
@@ -48,5 +54,5 @@ class SiglipGuide(TowerGuide):
         return [ids] if len(ids) <= length else [[*ids[: length - 1], ids[-1]]]
 
     def align(self, states: Tensor) -> Tensor:
-        """The tower's output as it is."""
-        return states
+        """The tower's rows as they are, or through its last norm."""
+        return self.post_layernorm(states) if self.normalised else states

@@ -7,7 +7,6 @@ import hashlib
 import html
 import io
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
@@ -111,11 +110,11 @@ def _words(relevance: Relevance) -> list[dict[str, Any]]:
     maps = relevance.similarity.cpu().float()
     maps = maps - maps.amin(dim=1, keepdim=True)
     maps = (255 * maps / maps.max().clamp_min(1e-9)).round()
-    levels = (1 - level(relevance.entropy)).tolist()
-    weights: Sequence[float | None] = [None] * len(relevance.words)
-    if relevance.weights.ndim == 1:
-        weights = relevance.weights.tolist()
-    told = zip(relevance.words, relevance.entropy.tolist(), relevance.kept.tolist(), levels, weights, maps, strict=True)
+    entropy, kept, weights = (
+        values.tolist() for values in (relevance.word_entropy, relevance.word_kept, relevance.word_weight)
+    )
+    levels = (1 - level(relevance.word_entropy)).tolist()
+    told = zip(relevance.words, entropy, kept, levels, weights, maps, strict=True)
     return [
         {"text": word, "entropy": entropy, "kept": kept, "level": shade, "weight": weight, "map": _numbers(each, "u1")}
         for word, entropy, kept, shade, weight, each in told

@@ -11,7 +11,8 @@ import datasets
 import pytest
 from kill import run
 
-from eadp.evaluate.pruned import PrunedModel, Settings
+from eadp.evaluate.model_settings import Settings
+from eadp.evaluate.pruned import PrunedModel
 
 TOKENS = {"qwen2_5_vl": 32, "qwen3_vl": 32, "llava_onevision": 16, "llava_video": 9, "llava_next_video": 4}
 """Of a frame, in the tiny models."""
@@ -58,7 +59,8 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", TOKENS)
 def test_every_family_sees_as_many_frames_as_asked(tmp_path: Path, film: Path, name: str) -> None:
     folder = clips.save("llava_onevision" if name == "llava_video" else name, tmp_path / name)
-    settings = {"pretrained": str(folder), "method": "divprune", "keep": 6, "llava_video": name == "llava_video"}
+    settings = {"pretrained": str(folder), "method": "divprune", "keep": 6, "newlines": "none"}
+    settings["llava_video"] = name == "llava_video"
     part = {"type": "video", "video": str(film)}
     asked = [
         [{"role": "user", "content": [part, {"type": "text", "text": question}]}] for question in ("what?", "and?")
@@ -66,7 +68,8 @@ def test_every_family_sees_as_many_frames_as_asked(tmp_path: Path, film: Path, n
     for frames in (4, 8, 64):
         answers = PrunedModel(Settings.of(**settings, frames=frames)).answer(asked, {"max_new_tokens": 2})
         seen = min(frames, 24)  # all that the film has
-        assert [(each.tokens, each.tokens_before) for each in answers] == [(6, seen * TOKENS[name])] * 2
+        assert [(each.tokens, each.sent) for each in answers] == [(6, 6)] * 2
+        assert [each.tokens_before for each in answers] == [seen * TOKENS[name]] * 2
 
 
 def test_part_of_a_clip_can_be_meant(tmp_path: Path, film: Path) -> None:

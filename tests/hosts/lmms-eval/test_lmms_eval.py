@@ -24,6 +24,7 @@ NAMES = (tasks.POPE, tasks.CHOICE)
 SETTINGS: dict[str, dict[str, Any]] = {
     "all": {"method": "none"},
     "eadp": {"method": "eadp", "keep": 3},
+    "published": {"method": "eadp:published", "keep": 3, "question": "released", "positions": "keep"},
     "share": {"method": "eadp", "keep": 0.0625, "mu": 0.2, "allocation": "uniform"},
     "inside": {"method": "pyramiddrop", "keep": 16, "layers": [8, 16, 24]},
 }
@@ -132,11 +133,14 @@ def test_settings_tokens_and_times_lie_beside_the_results(runs: dict[str, Run]) 
     side = runs["inside"].side
     assert side["settings"]["method"] == "pyramiddrop"
     assert side["settings"]["options"] == {"keep": 16, "layers": [8, 16, 24]}
-    assert (side["samples"], side["tokens"], side["tokens_before"]) == (2 * TOTAL, 16, 256)
+    assert (side["samples"], side["tokens"], side["sent"], side["tokens_before"]) == (2 * TOTAL, 16, 16, 256)
     assert 16 < side["layer_mean"] < 256
     assert side["generate_seconds"] > 0
     assert {task: found["samples"] for task, found in side["tasks"].items()} == dict.fromkeys(sorted(NAMES), TOTAL)
     assert runs["all"].side["tokens"] == 256
+    published = runs["published"].side["settings"]
+    assert (published["method"], published["options"]["preset"]) == ("eadp", "published")
+    assert published["question"] == "released"
 
 
 def test_two_ranks_give_what_one_gives(harness: Harness, runs: dict[str, Run]) -> None:

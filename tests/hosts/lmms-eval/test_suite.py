@@ -49,7 +49,7 @@ def test_a_suite_gives_the_figures_of_the_answers(tmp_path: Path, monkeypatch: p
         answers, tokens = asked_directly(scenes, [tasks.prompt(scene) for scene in scenes], **settings)
         right = [scene.answer == answer for scene, answer in zip(scenes, answers, strict=True)]
         assert cells[method]["value"] == pytest.approx(100 * sum(right) / TOTAL)
-        assert cells[method]["tokens"] == sum(tokens) / TOTAL
+        assert cells[method]["tokens"] == cells[method]["sent"] == sum(tokens) / TOTAL
     compared = CliRunner().invoke(
         app, ["compare", *(str(out / name / "POPE") for name in ("all_tokens", "eadp_keep=3"))]
     )

@@ -15,12 +15,13 @@ from kill import kill_after, run
 from scenes import Scene, asked_directly
 
 from eadp.evaluate import vlmeval
-from eadp.evaluate.pruned import Settings
+from eadp.evaluate.model_settings import Settings
 
 TOTAL = 16
 SETTINGS: dict[str, dict[str, Any]] = {
     "all": {"method": "none"},
     "eadp": {"method": "eadp", "keep": 1},
+    "published": {"method": "eadp", "preset": "published", "keep": 1, "question": "released"},
     "inside": {"method": "pyramiddrop", "keep": 16, "layers": [8, 16, 24]},
 }
 COMMAND = ["--data", data.DATA, "--judge", "exact_matching"]
@@ -30,7 +31,7 @@ class Work:
     """A work directory of VLMEvalKit in which one model ran."""
 
     def __init__(self, out: Path, settings: Settings) -> None:
-        self.name = vlmeval.name_of(settings)
+        self.name = settings.name
         self.folder = out / self.name
 
     @property
@@ -99,10 +100,12 @@ def test_the_harness_scores_what_the_scenes_say(works: dict[str, Work], asked: d
 def test_settings_tokens_and_times_lie_beside_the_results(works: dict[str, Work]) -> None:
     side = works["inside"].side
     assert side["settings"]["options"] == {"keep": 16, "layers": [8, 16, 24]}
-    assert (side["samples"], side["tokens"], side["tokens_before"]) == (2 * TOTAL, 16, 256)
+    assert (side["samples"], side["tokens"], side["sent"], side["tokens_before"]) == (2 * TOTAL, 16, 16, 256)
     assert 16 < side["layer_mean"] < 256
     assert side["generate_seconds"] > 0
     assert works["all"].side["tokens"] == 256
+    assert works["published"].name == "pocket-eadp-published-keep1-questionreleased"
+    assert works["published"].side["settings"]["options"] == {"preset": "published", "keep": 1}
 
 
 def test_data_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch, works: dict[str, Work]) -> None:

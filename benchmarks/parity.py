@@ -1,0 +1,37 @@
+"""Replay golden vectors and write docs/parity.md's table: `python benchmarks/parity.py FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import common
+
+from eadp import parity
+from eadp.parity.vectors import vectors_in
+
+TESTS = common.ROOT / "tests" / "golden"
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else TESTS
+    outcomes = list(parity.compare_all(folder))
+    in_tests = Counter(parity.TITLES[vector.method] for vector in vectors_in(TESTS))
+    rows = [
+        [title, release, f"{equal} of {total}", str(in_tests[title])]
+        for title, release, equal, total in parity.summary(outcomes)
+    ]
+    equal = sum(outcome.equal for outcome in outcomes)
+    table = common.markdown(["method", "release", "vectors equal", "of these in tests/golden"], rows)
+    page = common.ROOT / "docs" / "parity.md"
+    common.write_into(page, "parity", f"{equal} of {len(outcomes)} vectors are equal.\n\n{table}")
+    for outcome in outcomes:
+        if not outcome.equal:
+            print(f"{outcome.vector.method}/{outcome.vector.case}: {'; '.join(outcome.differences)}")
+    print(f"{equal} of {len(outcomes)} equal, {page.relative_to(common.ROOT)} written")
+    raise SystemExit(equal < len(outcomes))
+
+
+if __name__ == "__main__":
+    main()

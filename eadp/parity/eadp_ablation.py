@@ -1,0 +1,5 @@
+"""EADP and its ablations on LLaVA-1.5."""
+
+from eadp.parity.eadp_llava import replay
+
+__all__ = ["replay"]

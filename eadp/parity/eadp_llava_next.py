@@ -1,0 +1,5 @@
+"""EADP on LLaVA-NeXT."""
+
+from eadp.parity.eadp_llava import replay
+
+__all__ = ["replay"]
