@@ -9,14 +9,14 @@ from eadp.methods import make
 from eadp.methods.inside import Cut, InsideMethod, layer_mean
 
 TOTAL, DEPTH = 576, 32
-NAMES = {"FastV, DART": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
-KEEPS = (192, 128, 64, 32)
+NAMES = {"FastV": "fastv", "DART": "dart", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
+KEEPS = (192, 128, 96, 64, 32)
 
 
-def cuts(name: str, **settings: object) -> tuple[Cut, ...]:
+def inside(name: str, **settings: object) -> InsideMethod:
     method = make(name, **settings)
     assert isinstance(method, InsideMethod)
-    return method.cuts(TOTAL, DEPTH)
+    return method
 
 
 def told(cuts: tuple[Cut, ...]) -> str:
@@ -26,7 +26,7 @@ def told(cuts: tuple[Cut, ...]) -> str:
 
 def cell(name: str, keep: int, budget: str) -> str:
     try:
-        return told(cuts(name, keep=keep, budget=budget))
+        return told(inside(name, keep=keep, budget=budget).cuts(TOTAL, DEPTH))
     except ValueError as error:
         return "at least " + str(error).rpartition("The lowest it can reach is ")[2].partition(",")[0]
 
@@ -34,10 +34,12 @@ def cell(name: str, keep: int, budget: str) -> str:
 def table() -> str:
     rows = [["method", "budget", *(f"keep={keep}" for keep in KEEPS)], ["---"] * (2 + len(KEEPS))]
     for title, name in NAMES.items():
-        for budget in ("after_prune", "layer_mean"):
+        for budget in inside(name).budgets:
             rows.append([title, budget, *(cell(name, keep, budget) for keep in KEEPS)])
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines, "", f"Without `keep`, PyramidDrop leaves {told(cuts('pyramiddrop'))}."])
+    return "\n".join(
+        [*lines, "", f"Without `keep`, PyramidDrop leaves {told(inside('pyramiddrop').cuts(TOTAL, DEPTH))}."]
+    )
 
 
 if __name__ == "__main__":

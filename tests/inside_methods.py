@@ -37,7 +37,7 @@ class Recording(InsideMethod):
 
     def __post_init__(self) -> None:
         # On the instance: a class with a name would be listed among the methods.
-        for name in ("name", "layers", "attends"):
+        for name in ("name", "layers", "attends", "positions", "newlines"):
             object.__setattr__(self, name, getattr(self.of, name))
 
     def cuts(self, total: int, depth: int) -> tuple[Cut, ...]:
@@ -64,10 +64,10 @@ DEPTH = 8
 
 
 @cache
-def deep(family: str, attention: str = "sdpa") -> Any:
-    """The family's tiny model with eight layers, so that methods with three cuts have room."""
+def deep(family: str, attention: str = "sdpa", depth: int = DEPTH) -> Any:
+    """The family's tiny model with eight layers or more, so that methods with three cuts have room."""
     kind, settings = tiny.CONFIGS[family]
-    settings = settings | {"text_config": settings["text_config"] | {"num_hidden_layers": DEPTH}}
+    settings = settings | {"text_config": settings["text_config"] | {"num_hidden_layers": depth}}
     torch.manual_seed(0)
     model = hf.AutoModelForImageTextToText.from_config(kind(**settings), attn_implementation=attention).eval()
     with torch.no_grad():

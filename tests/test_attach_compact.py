@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,6 @@ def test_kept_columns_come_in_order_behind_the_padding(keep: torch.Tensor) -> No
         assert index[plan.length - len(kept) :].tolist() == kept
         valid = [True] * plan.length if plan.valid is None else plan.valid[row].tolist()
         assert valid == [False] * (plan.length - len(kept)) + [True] * len(kept)
-        assert (int(plan.first[row]), int(plan.last[row])) == (kept[0], kept[-1])
     assert plan.length == int(keep.sum(1).max())
     assert plan.dropped == keep.shape[1] - plan.length
 
@@ -64,3 +65,20 @@ def test_a_causal_mask_stays_causal(keep: torch.Tensor) -> None:
                 assert seen == [key for key in range(query + 1) if valid[row, key]]
             else:
                 assert query in seen
+
+
+@given(keeps(), st.randoms(use_true_random=False))
+def test_columns_may_change_their_places(keep: torch.Tensor, random: Any) -> None:
+    """Tokens come in the order of their places and back to their columns; masks go by the order in which they stand."""
+    places = torch.tensor([random.sample(range(100), keep.shape[1]) for _ in keep])
+    plan, stayed = Compaction.of(keep, places), Compaction.of(keep)
+    for row, index in enumerate(plan.index):
+        kept = keep[row].nonzero().flatten().tolist()
+        assert index[plan.length - len(kept) :].tolist() == sorted(kept, key=lambda each: int(places[row, each]))
+    columns = torch.arange(keep.shape[1]).expand_as(keep)[..., None].float()
+    assert torch.equal(plan.restore(plan.rows(columns)), stayed.restore(stayed.rows(columns)))
+    mask = torch.ones(keep.shape[1], keep.shape[1], dtype=torch.bool).tril()[None, None].expand(len(keep), 1, -1, -1)
+    assert torch.equal(plan.square(mask), stayed.square(mask))
+    end = keep.shape[1] - plan.tail
+    assert bool(keep[:, end:].all())
+    assert torch.equal(plan.index[:, plan.length - plan.tail :], torch.arange(end, keep.shape[1]).expand(len(keep), -1))

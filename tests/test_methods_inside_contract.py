@@ -33,13 +33,14 @@ def test_one_budget_over_all_images_of_a_prompt() -> None:
 
 def test_newlines_go_with_their_rows() -> None:
     model, inputs = tiny.model("llava_next"), tiny.inputs("llava_next", IMAGES["llava_next"][:1])
-    for kept in (False, True):
-        with eadp.attach(model, method=FastV(keep=1), keep_newlines=kept) as pruned:
+    for newlines in (None, "kept rows", "all", "none"):
+        with eadp.attach(model, method=FastV(keep=1), newlines=newlines) as pruned:
             model(**inputs)
         (picture,), (chosen,) = pruned.pictures, pruned.last
-        dropped = int((~pruned.columns).sum())
-        rows = {*picture.newlines.tolist()} - {-1}
-        assert dropped == picture.length - 1 - (len(rows) if kept else int(picture.newlines[chosen.indices[0]] >= 0))
+        row = int(picture.newlines[chosen.indices[0]] >= 0)
+        left = {"all": len(picture.newline_slots), "none": 0}.get(newlines, row)
+        assert int((~pruned.columns).sum()) == picture.length - 1 - left
+        assert (chosen.newlines, chosen.sent) == (left, 1 + left)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "llava"])
@@ -96,8 +97,8 @@ def test_what_cannot_be_done_is_told() -> None:
     with pytest.raises(TypeError, match="fastv has no setting shares"):
         eadp.attach(model, method=FastV(keep=2), shares=(1,))
     with (
-        eadp.attach(model, method="sparsevlm", keep=2),
-        pytest.raises(ValueError, match=r"lowest it can reach is 6\.0"),
+        eadp.attach(model, method="sparsevlm", keep=2, budget="layer_mean"),
+        pytest.raises(ValueError, match=r"lowest it can reach is 7\.0, with 1 left"),
     ):
         model(**inputs)
     with eadp.attach(model, method="fastv", keep=2):

@@ -32,13 +32,17 @@ def test_selections(family: str, name: str) -> None:
         assert kept == two.indices.tolist() == sorted({*kept})
         assert kept[0] >= 0
         assert kept[-1] < one.total
-        assert one.tokens_after == len(one) == 3
         cuts = chosen.cuts(one.total, depth)
+        left = cuts[-1].keep
+        assert one.tokens_after == len(one) == left == (4 if name == "dart" else 3)
         assert one.per_layer == per_layer(cuts, one.total, depth)
-        assert one.layers[-1] == (cuts[-1].layer, 3)
         assert one.tokens_layer_mean == pytest.approx(layer_mean(cuts, one.total, depth))
         assert one.method == name
-        assert any(f"3 from layer {cuts[-1].layer} of {depth} on" in note for note in one.notes)
+        if left < one.total:
+            assert one.layers[-1] == (cuts[-1].layer, left)
+            assert any(f"{left} from layer {cuts[-1].layer} of {depth} on" in note for note in one.notes)
+        else:
+            assert f"{name}: all {left} tokens stay" in one.notes
     assert len(first) == sum(map(len, IMAGES[family]))
 
 

@@ -14,8 +14,10 @@ from eadp.methods.inside import Cut, InsideMethod, LayerView, kept_by
 class FastV(InsideMethod):
     """At the input of layer K, keep the tokens to which the last token of the prompt attends most in layer K − 1.
 
-    Paper: "An Image is Worth 1/2 Tokens After Layer 2" (ECCV 2024). Default: K = 2, the paper's. Deviations: K scales
-    with the model's depth; given several layers, each cut leaves the same share.
+    Paper: "An Image is Worth 1/2 Tokens After Layer 2" (ECCV 2024). The default is its release, in the variant that
+    removes tokens (another only masks them): K = 2 counted from 0, the attention of layer 1 averaged over heads, kept
+    tokens in their order and at their positions. On models of another depth K scales with it; given several layers,
+    each cut leaves the same share.
     """
 
     name: ClassVar[str] = "fastv"

@@ -24,8 +24,8 @@ from eadp.runtime.inside import InsideLanguageModel
 from eadp.runtime.ledger import Ledger, keep_ledger, ledger_of
 from eadp.runtime.masks import Mask, continued, prefilled, segment, settled
 from eadp.runtime.merge import deepstack, merged
-from eadp.runtime.passes import Prompted
-from eadp.runtime.positions import counting, logical, renumbered
+from eadp.runtime.positions import counting, lagging, logical, renumbered
+from eadp.runtime.prompted import Prompted
 from eadp.runtime.sight import Sight, View
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -113,7 +113,7 @@ class BeforeLanguageModel:
         if ledger.shift is not None:
             rows, length = embeddings.shape[:2]
             ids = logical(kwargs.get("position_ids"), cache.get_seq_length(), rows, length, embeddings.device)
-            kwargs["position_ids"] = ids - ledger.shift.to(ids.device)[:, None]
+            kwargs["position_ids"] = lagging(ids, ledger.shift)
         return args, kwargs
 
     def _resume(self, mask: Mask, ledger: Ledger) -> None:
@@ -145,9 +145,10 @@ class BeforeLanguageModel:
         ids = logical(kwargs.get("position_ids"), start + past.offset, rows, length, device)
         shift = past.shift
         if self.positions == "renumber":
-            turned, shift = renumbered(ids, plan, past.shift, counted=kwargs.get("position_ids") is None)
+            first = ids[:, :1] if kwargs.get("position_ids") is None else None
+            turned, shift = renumbered(ids, plan, past.shift, valid, first)
         else:
-            turned = plan.columns(ids) if shift is None else plan.columns(ids) - shift.to(ids.device)[:, None]
+            turned = lagging(plan.columns(ids), shift)
         count = counting(plan, start, turned.device)
         if self.family.mrope:
             count = torch.cat([count[None], turned[-3:] if turned.ndim == 3 else turned.expand(3, -1, -1)])
@@ -165,7 +166,7 @@ class BeforeLanguageModel:
             shortened |= {"visual_pos_masks": None, "deepstack_visual_embeds": None}
         elif kwargs.get("visual_pos_masks") is not None:
             there, layers = kwargs["visual_pos_masks"], kwargs["deepstack_visual_embeds"]
-            there, layers = deepstack(there, layers, merges, plan, keep)
+            there, layers = deepstack(there, layers, merges, plan)
             shortened |= {"visual_pos_masks": there, "deepstack_visual_embeds": layers}
 
         ledger = Ledger(

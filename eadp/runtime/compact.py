@@ -13,43 +13,47 @@ class Compaction:
     """L logical columns become P physical ones, row by row.
 
     index: B×P, the logical column of each physical one. A row that keeps fewer than P is padded on the left.
+    seats: B×P, the same columns in rising order, by which masks are cut: `index`, unless tokens changed their places.
     valid: B×P, false for that padding; None where there is none.
     fill:  B×L, the physical column that stands for each logical one: its own, or the last kept one before it.
-    first, last: B, the logical columns of each row's first and last kept token.
-    tail:  how many columns at the end stayed in every row.
+    tail:  how many columns at the end stayed in every row, where they were.
     """
 
     index: Tensor
+    seats: Tensor
     valid: Tensor | None
     fill: Tensor
-    first: Tensor
-    last: Tensor
     tail: int
 
     @classmethod
-    def of(cls, keep: Tensor) -> Compaction:
-        """keep: B×L, true for the columns that stay; at least one a row."""
+    def of(cls, keep: Tensor, places: Tensor | None = None) -> Compaction:
+        """keep: B×L, true for the columns that stay; at least one a row.
+
+        places: B×L, at least 0; the columns that stay are put in the order of these numbers. None: as they were.
+        """
         counts = keep.sum(1, keepdim=True)
         width = int(counts.max())
         padding = width - counts
-        index = keep.to(torch.uint8).argsort(dim=1, stable=True)[:, -width:]
         ragged = bool((padding > 0).any())
         valid = torch.arange(width, device=keep.device) >= padding if ragged else None
-        fill = (keep.cumsum(1) - 1).clamp(min=0) + padding
-        tail = int(keep.all(0).flip(0).cumprod(0).sum())
-        return cls(index, valid, fill, index.gather(1, padding)[:, 0], index[:, -1], tail)
+        index = seats = keep.to(torch.uint8).argsort(dim=1, stable=True)[:, -width:]
+        tail = _run(keep.all(0))
+        if places is not None:
+            index = places.masked_fill(~keep, -1).argsort(dim=1, stable=True)[:, -width:]
+            tail = min(tail, _run((index == seats).all(0)))
+        return cls(index, seats, valid, _fill(index, valid, keep.shape[1]), tail)
 
     @classmethod
     def identity(cls, rows: int, length: int, valid: Tensor | None, device: torch.device) -> Compaction:
         """All columns stay where they are, padding among them. valid: B×L, false for it."""
         index = torch.arange(length, device=device).expand(rows, -1)
-        return cls(index, valid, index, index[:, 0], index[:, -1], length)
+        return cls(index, index, valid, index, length)
 
     def then(self, later: Compaction) -> Compaction:
         """Both at once, where `later` shortens the P columns once more."""
-        index, fill = self.index.gather(1, later.index), later.fill.gather(1, self.fill)
-        first, last = (self.index.gather(1, each[:, None])[:, 0] for each in (later.first, later.last))
-        return Compaction(index, later.valid, fill, first, last, min(self.tail, later.tail))
+        index, seats = self.index.gather(1, later.index), self.seats.gather(1, later.seats)
+        fill = _fill(index, later.valid, self.fill.shape[1])
+        return Compaction(index, seats, later.valid, fill, min(self.tail, later.tail))
 
     @property
     def length(self) -> int:
@@ -86,7 +90,7 @@ class Compaction:
 
         Padding is hidden from every query, but sees itself: a row that sees nothing would turn into NaN.
         """
-        index = self.index.to(mask.device)
+        index = self.seats.to(mask.device)
         heads, stored = mask.shape[1], mask.shape[-1]
         mask = mask.gather(2, index[:, None, :, None].expand(-1, heads, -1, stored))
         mask = mask.gather(3, index[:, None, None, :].expand(-1, heads, self.length, -1))
@@ -96,6 +100,22 @@ class Compaction:
             itself = torch.eye(self.length, dtype=torch.bool, device=mask.device) & ~valid[:, None, :, None]
             mask = mask.masked_fill(itself, True if mask.dtype == torch.bool else 0.0)
         return mask
+
+
+def _fill(index: Tensor, valid: Tensor | None, length: int) -> Tensor:
+    """B×length, the physical column of each logical one, of the last kept before it, or of the first that is kept."""
+    number = torch.arange(index.shape[1], device=index.device).expand_as(index)
+    if valid is not None:
+        number = number.masked_fill(~valid, -1)
+    place = torch.full((len(index), length), -1, device=index.device).scatter(1, index, number)
+    kept, columns = place >= 0, torch.arange(length, device=index.device)
+    first = columns.masked_fill(~kept, length).amin(1, keepdim=True)
+    return place.gather(1, columns.masked_fill(~kept, -1).cummax(1).values.maximum(first))
+
+
+def _run(true: Tensor) -> int:
+    """How many entries at the end are true without a break."""
+    return int(true.flip(0).cumprod(0).sum())
 
 
 def _picked(states: Tensor, index: Tensor) -> Tensor:

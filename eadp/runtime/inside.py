@@ -1,8 +1,8 @@
 """Pruning inside the language model: its layers pass on fewer tokens than they got.
 
 A prefill is cut at the input of some layers: hidden states, position embeddings, masks, and so what the caches of the
-layers from there on get. Later calls on that cache find layers of unequal length, and get a mask for each. Layer 0
-always sees everything that comes in.
+layers from there on get. Later calls on that cache find layers of unequal length, and get a mask for each, and its own
+positions where tokens are renumbered. Layer 0 always sees everything that comes in.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from eadp.methods.inside import InsideMethod, scaled
 from eadp.models.family import Family
 from eadp.runtime.choose import Choice, Chooser
 from eadp.runtime.compact import Compaction
+from eadp.runtime.decoder import Decoder
 from eadp.runtime.hooks import Hooks
 from eadp.runtime.ledger import Ledger
 from eadp.runtime.masks import Mask
 from eadp.runtime.merge import deepstack
-from eadp.runtime.passes import Continuation, Prefill, Prompted
+from eadp.runtime.passes import Continuation, Prefill
 from eadp.runtime.probe import AttentionProbe, Heads
+from eadp.runtime.prompted import Prompted
 from eadp.runtime.remaining import Remaining, Rest
 from eadp.runtime.sight import View
 
@@ -62,6 +64,7 @@ class InsideLanguageModel:
         self.positions = positions or method.positions_on(family.config.model_type)
         self.newlines: Newlines = newlines or method.newlines
         self.text = cast(Any, family.text_model)
+        self.decoder = Decoder(self.text)
         self.layers: list[nn.Module] = list(self.text.layers)[: self.text.config.num_hidden_layers]
         self._call: Prefill | Continuation | None = None
         self._drafts = 0
@@ -72,6 +75,7 @@ class InsideLanguageModel:
 
     def install(self, hooks: Hooks) -> None:
         hooks.before(self.model, self._count_drafts)
+        hooks.before(self.text.rotary_emb, self._turning)
         for index, layer in enumerate(self.layers):
             hooks.before(layer, partial(self._enter, index))
         if self.method.attends == "previous":
@@ -91,12 +95,20 @@ class InsideLanguageModel:
                 "turn gradient checkpointing off, or prune before the language model"
             )
         rests = self._remaining(prompted, view, choice, plan)
-        config, own_masks = self.text.config, self.family.makes_masks
-        self._call = Prefill(prompted, rests, view.beams, self.method, self.newlines, config, own_masks)
+        self._call = Prefill(
+            prompted,
+            rests,
+            view.beams,
+            self.method,
+            self.positions,
+            self.newlines,
+            self.decoder,
+            self.family.makes_masks,
+        )
 
     def resume(self, mask: Mask, ledger: Ledger) -> None:
         """A call without pictures goes on from a cache. mask: over the whole sequence, as if nothing had gone."""
-        self._call = Continuation(self.text.config, mask, ledger) if ledger.deeper else None
+        self._call = Continuation(self.decoder, mask, ledger) if ledger.deeper else None
 
     def end(self) -> Prefill | None:
         """The call is over; the prefill, if it was one."""
@@ -135,6 +147,11 @@ class InsideLanguageModel:
         asked, cache = kwargs.get("logits_to_keep"), kwargs.get("past_key_values")
         self._drafts = asked - 1 if isinstance(asked, int) and asked > 1 and cache is not None else 0
 
+    def _turning(self, rotary: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The language model turns its first layer by these positions; deeper ones may have others."""
+        if self._call is not None:
+            self._call.ids = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
+
     # The layers.
 
     def _enter(self, index: int, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
@@ -156,7 +173,7 @@ class InsideLanguageModel:
 
         def added(states: Tensor, there: Tensor, rows: Tensor) -> Tensor:
             for step in self._call.steps if isinstance(self._call, Prefill) else ():
-                there, (rows,) = deepstack(there, [rows], step.merges, step.plan, step.keep)
+                there, (rows,) = deepstack(there, [rows], step.merges, step.plan)
             return stock(states, there, rows)
 
         return added

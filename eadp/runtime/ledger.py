@@ -31,7 +31,8 @@ class Ledger:
     padded:  whether a pruned prefill had padding, kept or not.
     shift:   B, how far positions lag behind the logical ones because they were renumbered; None where they were not.
     owner:   the model whose hooks translate masks for this cache.
-    deeper:  the layers from which on the cache holds still fewer tokens, with what is to be remembered there.
+    deeper:  the layers from which on the cache holds still fewer tokens, with what is to be remembered there. There
+             `shift` says how far positions lag behind those of the first layer.
     """
 
     offset: int = 0

@@ -87,15 +87,17 @@ def merged(hidden: Tensor, merges: list[Merge]) -> Tensor:
 
 
 def deepstack(
-    there: Tensor, layers: list[Tensor], merges: list[Merge], plan: Compaction, keep: Tensor
+    there: Tensor, layers: list[Tensor], merges: list[Merge], plan: Compaction
 ) -> tuple[Tensor, list[Tensor]]:
     """What a model adds to its visual tokens again in its first layers, for the tokens that stay.
 
     there: B×L, where the visual tokens are. layers: each V×d, one row for each of them, row by row of the batch.
-    keep:  B×L.
     """
-    keep = keep.to(there.device)
     number = there.flatten().cumsum(0).view_as(there) - 1
+    stayed = plan.columns(there)
+    if plan.valid is not None:
+        stayed = stayed & plan.valid.to(there.device)
+    left = plan.columns(number)[stayed]
     shortened = []
     for index, layer in enumerate(layers):
         if merges:
@@ -105,6 +107,5 @@ def deepstack(
                 target = number[merge.row, merge.kept.to(there.device)].to(layer.device)
                 extra = merge.deepstack[index] if merge.deepstack else None
                 layer[target] = merge.onto(layer[source], extra)
-        shortened.append(layer[keep[there].to(layer.device)])
-    there = plan.columns(there)
-    return (there if plan.valid is None else there & plan.valid.to(there.device)), shortened
+        shortened.append(layer[left.to(layer.device)])
+    return stayed, shortened

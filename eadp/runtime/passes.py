@@ -10,66 +10,50 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from eadp.core import Selection, trace
-from eadp.methods.base import Newlines
+from eadp.methods.base import Newlines, Positions
 from eadp.methods.inside import InsideMethod
 from eadp.runtime.compact import Compaction
+from eadp.runtime.decoder import Decoder
 from eadp.runtime.ledger import Ledger
-from eadp.runtime.masks import Mask, causal, flat, gathered, kind_of, segment, settled
+from eadp.runtime.masks import Mask, causal, flat, gathered, kind_of, settled
 from eadp.runtime.merge import Merge, merged
-from eadp.runtime.positions import counting
+from eadp.runtime.positions import counting, lagging, renumbered
 from eadp.runtime.probe import Heads, ahead
-from eadp.runtime.remaining import CutView, Remaining, exact
-
-
-@dataclass(frozen=True)
-class Prompted:
-    """What comes into the first layer.
-
-    embeddings: B×P₀×d. mask: as the language model got it. valid: B×P₀, false for padding; None where there is none.
-    past:    what the cache already had to remember. start: what its first layer holds.
-    logical: the mask over everything, as if nothing had been dropped; length: of this call, likewise.
-    tail:    how many columns at the end had nothing dropped among them.
-    """
-
-    embeddings: Tensor
-    mask: Mask
-    valid: Tensor | None
-    past: Ledger
-    start: int
-    logical: Mask
-    length: int
-    tail: int
-
-    @classmethod
-    def of(
-        cls, call: dict[str, Any], shortened: dict[str, Any], plan: Compaction | None, past: Ledger, start: int
-    ) -> Prompted:
-        """call: of the language model; shortened: the same after `plan`, where a method before it dropped tokens."""
-        mask, length = call.get("attention_mask"), call["inputs_embeds"].shape[1]
-        valid = segment(mask, length) if plan is None else plan.valid
-        return cls(
-            embeddings=shortened["inputs_embeds"].detach(),
-            mask=shortened.get("attention_mask"),
-            valid=None if valid is None or bool(valid.all()) else valid,
-            past=past,
-            start=start,
-            logical=mask,
-            length=length,
-            tail=length if plan is None else plan.tail,
-        )
+from eadp.runtime.prompted import Prompted
+from eadp.runtime.remaining import CutView, Remaining, exact, rows_of
 
 
 @dataclass(frozen=True)
 class Step:
-    """One cut, for all rows of the batch. keep: B×P, the columns that stay; plan: what that does to them."""
+    """One cut, for all rows of the batch. plan: what it does to their columns; selections: one for each budget."""
 
     layer: int
-    keep: Tensor
     plan: Compaction
     merges: list[Merge]
+    selections: list[Selection]
 
 
-class Prefill:
+class Pass:
+    """What both kinds of calls have: the language model, and the positions that it has counted for its first layer."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.config = decoder.config
+        self._ids: Tensor | None = None
+
+    @property
+    def ids(self) -> Tensor:
+        """The position ids by which the first layer turns its queries and keys, …×B×P₀, or …×1×P₀."""
+        if self._ids is None:
+            raise RuntimeError("the language model did not call its rotary embedding, so its positions are not known")
+        return self._ids
+
+    @ids.setter
+    def ids(self, ids: Tensor) -> None:
+        self._ids = ids
+
+
+class Prefill(Pass):
     """The layers of a prefill, cut by cut.
 
     layout:  what the columns of the first layer have become. steps: the cuts so far.
@@ -83,16 +67,18 @@ class Prefill:
         rests: list[Remaining],
         beams: int,
         method: InsideMethod,
+        positions: Positions,
         newlines: Newlines,
-        config: Any,
+        decoder: Decoder,
         own_masks: bool,
     ) -> None:
+        super().__init__(decoder)
         self.prompted = prompted
         self.rests = rests
         self.beams = beams
         self.method = method
+        self.positions = positions
         self.newlines = newlines
-        self.config = config
         rows, length = prompted.embeddings.shape[:2]
         self.layout = Compaction.identity(rows, length, prompted.valid, prompted.embeddings.device)
         self.steps: list[Step] = []
@@ -100,6 +86,7 @@ class Prefill:
         self.notes: dict[int, tuple[str, ...]] = {}
         self.scores: dict[int, Tensor | None] = {}
         self.ledgers: list[tuple[int, Ledger]] = []
+        self._renumbered = torch.zeros(rows, dtype=torch.bool)
         self._layouts: list[tuple[int, Compaction]] = [(0, self.layout)]
         self._stage = id(self.layout), id(prompted.past)
         self._made: dict[Any, Any] = {}
@@ -136,42 +123,70 @@ class Prefill:
         heads, self.heads = self.heads, None
         if heads is None:
             raise RuntimeError(f"layer {index - 1} was not called through its module, so its attention was not seen")
+        length = states.shape[1]
         keep = torch.ones(states.shape[:2], dtype=torch.bool)
-        merges = []
-        past = heads.key.shape[2] - states.shape[1] if self.prompted.start else 0
+        # Between two columns there is room for as many as there are.
+        places = (torch.arange(length) * (length + 1)).repeat(len(states), 1)
+        merges, selections, moved = [], [], False
+        past = heads.key.shape[2] - length if self.prompted.start else 0
         for number, rest in enumerate(self.rests):
             cut = rest.cut_at(index)
             if cut is None:
                 continue
             row, where = rest.row, self.layout.fill[rest.row].cpu()
-            view = CutView(rest, states[row], self.prompted.embeddings[row], where, heads.of(row), past)
+            view = CutView(rest, states[row], self.prompted, where, heads.of(row), past, self.decoder)
             tokens = where[rest.tokens]
             with trace.part("selection"):
                 selection = exact(self.method.choose(cut, view), cut, len(tokens))
-            kept = selection.indices.cpu()
-            same = range(row, row + self.beams)
+            same = slice(row, row + self.beams)
+            rows = rows_of(selection).cpu()
             if selection.merge is not None:
-                merges += [Merge(beam, tokens, tokens[kept], selection.merge) for beam in same]
-            gone = rest.shrink(kept, self.newlines, index)
-            keep[same.start : same.stop, where[gone]] = False
+                merges += [Merge(beam, tokens, tokens[rows], selection.merge) for beam in range(same.start, same.stop)]
+            keep[same, where[rest.shrink(rows, cut, self.newlines)]] = False
+            for each in rest.pictures:
+                if len(each.moved):
+                    moved, end = True, int(where[each.columns[each.there]].max())
+                    places[same, where[each.moved]] = places[row, end] + 1 + torch.arange(len(each.moved))
+            self._renumbered[same] |= self.positions == "renumber"
             self.notes[number] = (*self.notes.get(number, ()), *selection.notes)
             self.scores.setdefault(number, selection.scores)
-        keep, valid = keep.to(self.layout.index.device), self.layout.valid
-        return Step(index, keep, Compaction.of(keep if valid is None else keep & valid), merges)
+            selections.append(selection)
+        device, valid = self.layout.index.device, self.layout.valid
+        keep = keep.to(device) if valid is None else keep.to(device) & valid
+        return Step(index, Compaction.of(keep, places.to(device) if moved else None), merges, selections)
 
     def _settings(self, index: int, states: Tensor, settings: dict[str, Any]) -> dict[str, Any]:
-        if not self.steps and self.prompted.past.at(index) is self.prompted.past:
+        past = self.prompted.past.at(index)
+        if not self.steps and past is self.prompted.past:
             return settings
-        cache = settings.get("past_key_values")
+        cache, embeddings = settings.get("past_key_values"), settings["position_embeddings"]
         changed = {**settings, "attention_mask": self._mask(index, states, cache)}
         if self.steps:
-            embeddings = settings["position_embeddings"]
+            changed["position_ids"] = counting(self.layout, self._held(index, cache), states.device)
+        if bool(self._renumbered.any()) or past.shift is not None:
+            changed["position_embeddings"] = self._once(
+                ("turn", kind_of(self.config, index), id(past)),
+                lambda: self.decoder.turned(states, self.positions_at(index)[0], index),
+            )
+        elif self.steps:
             changed["position_embeddings"] = self._once(
                 ("turn", id(embeddings)),
                 lambda: tuple(self.layout.rows(each.expand(len(states), -1, -1)) for each in embeddings),
             )
-            changed["position_ids"] = counting(self.layout, self._held(index, cache), states.device)
         return changed
+
+    def positions_at(self, index: int) -> tuple[Tensor, Tensor | None]:
+        """The positions of the columns that are left, …×B×P, and how far they lag behind the first layer's, B; None
+        where they do not. Rows that were not cut have theirs as they came."""
+        shift = self.prompted.past.at(index).shift
+        ids = self.ids.expand(*self.ids.shape[:-2], len(self._renumbered), -1)
+        kept = lagging(self.layout.columns(ids), shift)
+        if not bool(self._renumbered.any()):
+            return kept, shift
+        rows = self._renumbered.to(ids.device)
+        packed, lag = renumbered(ids, self.layout, shift, self.prompted.valid, self.prompted.origin)
+        before = torch.zeros_like(lag) if shift is None else shift.to(lag.device)
+        return torch.where(rows[:, None], packed, kept), torch.where(rows, lag, before)
 
     def _mask(self, index: int, states: Tensor, cache: Cache | None) -> Any:
         def make() -> Any:
@@ -201,6 +216,7 @@ class Prefill:
             settled=held + self.layout.length,
             firm=held + self.layout.length - min(self.layout.tail, self.prompted.tail),
             valid=self.layout.after(settled(self.prompted.logical, past, held, rows, device), held),
+            shift=self.positions_at(index)[1],
         )
 
     # After the last layer.
@@ -238,11 +254,11 @@ class Prefill:
         return parts
 
 
-class Continuation:
+class Continuation(Pass):
     """A call that adds tokens to a cache whose layers hold unequally many."""
 
-    def __init__(self, config: Any, mask: Mask, ledger: Ledger) -> None:
-        self.config = config
+    def __init__(self, decoder: Decoder, mask: Mask, ledger: Ledger) -> None:
+        super().__init__(decoder)
         self.mask = mask
         self.ledger = ledger
         self._made: dict[Any, Any] = {}
@@ -256,8 +272,12 @@ class Continuation:
         key = kind_of(self.config, index), id(ledger)
         if key not in self._made:
             cache = settings["past_key_values"]
-            self._made[key] = causal(states, self._valid(index, ledger, states, cache), self.config, cache, index)
-        return states, {**settings, "attention_mask": self._made[key]}
+            valid = self._valid(index, ledger, states, cache)
+            self._made[key] = {"attention_mask": causal(states, valid, self.config, cache, index)}
+            if ledger.shift is not None:
+                ids = lagging(self.ids, ledger.shift)
+                self._made[key]["position_embeddings"] = self.decoder.turned(states, ids, index)
+        return states, {**settings, **self._made[key]}
 
     def _valid(self, index: int, ledger: Ledger, states: Tensor, cache: Any) -> Tensor | None:
         rows, length = states.shape[:2]

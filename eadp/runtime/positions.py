@@ -19,22 +19,32 @@ def logical(ids: Tensor | None, start: int | Tensor, rows: int, length: int, dev
     return ids.expand(*ids.shape[:-2], rows, -1)
 
 
-def renumbered(ids: Tensor, plan: Compaction, shift: Tensor | None, counted: bool) -> tuple[Tensor, Tensor]:
-    """The ids of the kept tokens without gaps, B×P, and how far they now lag behind, B.
+def lagging(ids: Tensor, shift: Tensor | None) -> Tensor:
+    """The ids, …×B×L, moved back by `shift`, B."""
+    return ids if shift is None else ids - shift.to(ids.device)[:, None]
 
-    They start where the first kept token stood, less what earlier prefills on this cache already lag behind.
-    counted: the ids count every column, so that padding before the first kept token must not push it away.
+
+def renumbered(
+    ids: Tensor, plan: Compaction, shift: Tensor | None, valid: Tensor | None, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The ids of the kept tokens without gaps, B×P, and how far what follows them now lags behind, B.
+
+    shift: B, how far earlier prefills on this cache already lag behind.
+    valid: B×L, false for padding; None where there is none.
+    start: B×1, from where they are numbered; None: from where the first token stood. To be given where the ids count
+           every column, so that padding before the first token does not push it away.
     """
     ids = ids[-3:].amax(0) if ids.ndim == 3 else ids
-    device = ids.device
-    first = ids[:, :1] if counted else ids.gather(1, plan.first.to(device)[:, None])
-    if shift is not None:
-        first = first - shift.to(device)[:, None]
-    count = torch.arange(plan.length, device=device).expand(len(ids), -1)
+    columns = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    valid = torch.ones_like(columns, dtype=torch.bool) if valid is None else valid.to(ids.device)
+    if start is None:
+        start = ids.gather(1, columns.masked_fill(~valid, ids.shape[1] - 1).amin(1, keepdim=True))
+    last = ids.gather(1, columns.masked_fill(~valid, 0).amax(1, keepdim=True))
+    count = torch.arange(plan.length, device=ids.device).expand(len(ids), -1)
     if plan.valid is not None:
-        count = (plan.valid.to(device).cumsum(1) - 1).clamp(min=0)
-    packed = first + count
-    return packed, ids.gather(1, plan.last.to(device)[:, None])[:, 0] - packed[:, -1]
+        count = (plan.valid.to(ids.device).cumsum(1) - 1).clamp(min=0)
+    packed = lagging(start, shift) + count
+    return packed, (last - packed[:, -1:])[:, 0]
 
 
 def counting(plan: Compaction, start: int, device: torch.device) -> Tensor:

@@ -12,7 +12,9 @@ from eadp.core import Selection
 from eadp.methods.base import Newlines
 from eadp.methods.inside import Cut
 from eadp.runtime.choose import stays
+from eadp.runtime.decoder import Decoder
 from eadp.runtime.probe import Heads
+from eadp.runtime.prompted import Prompted
 from eadp.runtime.sight import Placed
 
 
@@ -21,8 +23,9 @@ class Rest:
     """What is left of one picture. Columns are those of the first layer, the row that of the batch.
 
     columns: of each of the picture's slots; meaningless for those that are gone.
-    there:   which slots are still there; kept: K, which of its tokens are.
+    there:   which slots are still there; kept: K, which of its tokens are, in the order of their rows.
     counts:  how many tokens there are from a layer on.
+    moved:   the columns of the merged tokens that the last cut put behind the others.
     """
 
     placed: Placed
@@ -31,6 +34,7 @@ class Rest:
     there: Tensor
     kept: Tensor
     counts: dict[int, int] = field(default_factory=dict)
+    moved: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
 
     def __post_init__(self) -> None:
         self.counts[0] = len(self.kept)
@@ -40,9 +44,11 @@ class Rest:
         """K, the column of each token that is left."""
         return self.columns[self.placed.picture.slots[self.kept]]
 
-    def shrink(self, kept: Tensor, newlines: Newlines, layer: int) -> Tensor:
-        """The columns that go. kept: which of the K tokens stay; newlines: which of those do."""
-        self.kept = self.kept[kept]
+    def shrink(self, rows: Tensor, merged: int, newlines: Newlines, layer: int) -> Tensor:
+        """The columns that go. rows: which of the K tokens stay, the last `merged` of them behind the others; newlines:
+        which of those do."""
+        self.kept = self.kept[rows]
+        self.moved = self.tokens[len(rows) - merged :]
         still = self.there & stays(self.placed.picture, self.kept, newlines)
         gone, self.there = self.columns[self.there & ~still], still
         self.counts[layer] = len(self.kept)
@@ -59,7 +65,8 @@ class Rest:
         self, before: Selection, method: str, depth: int, notes: tuple[str, ...], scores: Tensor | None
     ) -> Selection:
         """What is left, added to the account of what came in. scores: of the tokens that did."""
-        per_layer, kept = self.per_layer(depth), self.kept.to(before.indices.device)
+        per_layer, rows = self.per_layer(depth), self.kept.to(before.indices.device)
+        kept = rows.sort().values
         chain = f"{before.method}+{method}" if before.method else method
         cuts = [f"{now} from layer {layer} of {depth} on" for layer, now in self.counts.items() if layer]
         told = (
@@ -81,6 +88,8 @@ class Rest:
             bound=None,
             quotas=tuple(quotas.tolist()),
             merge=None if before.merge is None else before.merge[torch.isin(before.indices, kept)],
+            rows=None if torch.equal(rows, kept) else rows,
+            newlines=int(self.there[self.placed.picture.newline_slots].sum()),
             per_layer=per_layer,
             notes=(*before.notes, told, *notes),
         )
@@ -111,17 +120,19 @@ class Remaining:
         return torch.cat([rest.tokens for rest in self.pictures])
 
     def cut_at(self, layer: int) -> Cut | None:
-        """The cut before this layer, where it has anything to drop."""
+        """The cut before this layer, where it has anything to drop or to merge."""
         cut = self.cuts.get(layer)
-        return cut if cut is not None and cut.keep < sum(len(rest.kept) for rest in self.pictures) else None
+        there = sum(len(rest.kept) for rest in self.pictures)
+        return cut if cut is not None and (cut.keep < there or cut.merged) else None
 
-    def shrink(self, kept: Tensor, newlines: Newlines, layer: int) -> Tensor:
-        """The columns that go. kept: which of the M tokens stay; newlines: which of those do."""
-        gone, start = [], 0
+    def shrink(self, rows: Tensor, cut: Cut, newlines: Newlines) -> Tensor:
+        """The columns that go. rows: which of the M tokens stay, merged ones last; newlines: which of those do."""
+        gone, start, merged = [], 0, torch.arange(len(rows)) >= len(rows) - cut.merged
         for rest in self.pictures:
-            here = kept[(kept >= start) & (kept < start + len(rest.kept))] - start
-            start += len(rest.kept)
-            gone.append(rest.shrink(here, newlines, layer))
+            end = start + len(rest.kept)
+            here = (rows >= start) & (rows < end)
+            gone.append(rest.shrink(rows[here] - start, int(merged[here].sum()), newlines, cut.layer))
+            start = end
         return torch.cat(gone)
 
     def selections(
@@ -141,17 +152,27 @@ class Remaining:
 class CutView:
     """A `LayerView` of one prompt's pictures at the input of a layer.
 
-    states: P×d, inputs: P₀×d of the first layer; where: P₀, the column that each of its columns has now.
+    states: P×d; prompted: what came into the first layer; where: P₀, the column that each of its columns has now.
     past:   how many of the heads' keys come before the first column.
     """
 
-    def __init__(self, rest: Remaining, states: Tensor, inputs: Tensor, where: Tensor, heads: Heads, past: int) -> None:
+    def __init__(
+        self,
+        rest: Remaining,
+        states: Tensor,
+        prompted: Prompted,
+        where: Tensor,
+        heads: Heads,
+        past: int,
+        decoder: Decoder,
+    ) -> None:
         self._rest = rest
         self._states = states
-        self._inputs = inputs
+        self._prompted = prompted
         self._where = where
         self._heads = heads
         self._past = past
+        self.normed = decoder.normed
 
     def _now(self, columns: Tensor) -> Tensor:
         return self._where[columns]
@@ -178,11 +199,19 @@ class CutView:
 
     @property
     def visual_inputs(self) -> Tensor:
-        return self._inputs[self._rest.inputs]
+        return self._prompted.embeddings[self._rest.row, self._rest.inputs]
 
     @property
     def text_inputs(self) -> Tensor:
-        return self._inputs[self._rest.text]
+        return self._prompted.embeddings[self._rest.row, self._rest.text]
+
+    @property
+    def visual_places(self) -> Tensor:
+        return self._prompted.places[self._rest.row, self._rest.tokens]
+
+    @property
+    def text_places(self) -> Tensor:
+        return self._prompted.places[self._rest.row, self._rest.text]
 
     def attention(self, words: Tensor | None = None) -> Tensor:
         asked = torch.tensor([self._rest.last]) if words is None else self._rest.text[words.cpu()]
@@ -190,6 +219,11 @@ class CutView:
 
     def _keys(self, columns: Tensor) -> Tensor:
         return self._heads.key[0, :, self._past + columns].transpose(0, 1).flatten(1)
+
+
+def rows_of(selection: Selection) -> Tensor:
+    """The tokens that stay, in the order of their rows."""
+    return selection.indices if selection.rows is None else selection.rows
 
 
 def exact(selection: Selection, cut: Cut, there: int) -> Selection:
@@ -202,4 +236,6 @@ def exact(selection: Selection, cut: Cut, there: int) -> Selection:
         )
     if bool((kept.diff() <= 0).any()) or int(kept[0]) < 0 or int(kept[-1]) >= there:
         raise ValueError(f"{selection.method} must return sorted indices in 0…{there - 1} without repeats")
+    if selection.rows is not None and not torch.equal(selection.rows.sort().values, kept):
+        raise ValueError(f"{selection.method} must return rows that are its indices in another order")
     return selection

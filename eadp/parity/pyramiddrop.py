@@ -1,0 +1,76 @@
+"""PyramidDrop on its vectors: the runtime's own prefill at the input of three Llama layers with the given weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaModel
+
+from eadp.methods.inside import DEPTH
+from eadp.methods.pyramiddrop import PyramidDrop
+from eadp.models.family import Picture
+from eadp.parity.sequence import image_of, words_of
+from eadp.parity.vectors import Vector
+from eadp.runtime.decoder import Decoder
+from eadp.runtime.ledger import Ledger
+from eadp.runtime.passes import Prefill
+from eadp.runtime.prompted import Prompted
+from eadp.runtime.remaining import Remaining, Rest
+from eadp.runtime.sight import Placed
+
+
+def replay(vector: Vector) -> dict[str, Any]:
+    model, settings = language_model(vector), vector.settings
+    method = PyramidDrop(layers=tuple(settings["layer_list"]), shares=tuple(settings["ratios"]))
+    cuts = method.cuts(settings["N"], DEPTH)
+    image, words, states = image_of(vector), words_of(vector), vector["states_0"][None]
+    placed = Placed(Picture.plain([(1, len(image))]), 0, image)
+    rest = Rest(placed, 0, image, torch.ones(len(image), dtype=torch.bool), torch.arange(len(image)))
+    group = Remaining([rest], {cut.layer: cut for cut in cuts}, image, words, states.shape[1] - 1)
+    length = states.shape[1]
+    prompted = Prompted(states, None, None, Ledger(), 0, None, length, length)
+    prefill = Prefill(prompted, [group], 1, method, method.positions, method.newlines, Decoder(model), False)
+    prefill.ids = torch.arange(length)[None]
+    given = {"attention_mask": None, "position_embeddings": model.rotary_emb(states, prefill.ids)}
+    answers: dict[str, Any] = {}
+    for number, cut in enumerate(cuts):
+        prefill.enter(cut.layer, model.layers[number], vector[f"states_{number}"][None], given)
+        (chosen,) = prefill.steps[-1].selections
+        answers |= {
+            f"scores_{number}": chosen.scores,
+            f"kept_local_{number}": chosen.indices,
+            f"kept_{number}": rest.kept,
+            f"position_ids_{number}": prefill.positions_at(cut.layer)[0][0],
+        }
+    return answers
+
+
+def language_model(vector: Vector) -> Any:
+    """As many layers as there are cuts, of which only what comes before attention matters."""
+    settings, cuts = vector.settings, len(vector.settings["layer_list"])
+    model = LlamaModel._from_config(
+        LlamaConfig(
+            hidden_size=vector["ln_0"].shape[0],
+            intermediate_size=1,
+            num_hidden_layers=cuts,
+            num_attention_heads=settings["heads"],
+            num_key_value_heads=settings["heads"],
+            head_dim=settings["head_dim"],
+            rms_norm_eps=settings["eps"],
+            rope_parameters={"rope_type": "default", "rope_theta": settings["rope_base"]},
+            vocab_size=8,
+        ),
+        attn_implementation="sdpa",
+    )
+    model.requires_grad_(False).eval()
+    for number, layer in enumerate(model.layers):
+        given: dict[str, Tensor] = {
+            "input_layernorm.weight": vector[f"ln_{number}"],
+            "self_attn.q_proj.weight": vector[f"q_{number}"],
+            "self_attn.k_proj.weight": vector[f"k_{number}"],
+        }
+        weights = {name: given.get(name, torch.zeros_like(weight)) for name, weight in layer.state_dict().items()}
+        layer.load_state_dict(weights)
+    return model
