@@ -201,7 +201,10 @@ def test_no_gap_is_left_where_a_prompt_ends_with_its_image(chosen: Any) -> None:
     model, inputs = tiny.model("llava"), tiny.inputs("llava", IMAGES["llava"][:1])
     end = int(image_of(model, inputs)[-1]) + 1
     cut = inputs | {key: inputs[key][:, :end] for key in ("input_ids", "attention_mask")}
-    with eadp.attach(model, method=chosen) as pruned, Watched(model.model.language_model) as watched:
+    with (
+        eadp.attach(model, method=chosen, positions="renumber") as pruned,
+        Watched(model.model.language_model) as watched,
+    ):
         answers(model, **cut, max_new_tokens=2)
     assert not bool(pruned.columns[0, -1])
     prefill, step = (call[-1] for call in watched.calls)

@@ -40,7 +40,8 @@ class DART(InsideMethod):
     ⌊keep/P⌋ tokens, so that with the V visual pivots V + P·⌊keep/P⌋ stay: 132 for keep=128. Given as a share, keep is
     the real number N·share before that division. Tokens keep their positions.
     Departures: `exact=True` keeps `keep` tokens, pivots included, for comparisons at equal budgets; `turn="norm"` lets
-    pivots take in a turn that does not depend on where the image stands. K scales with the model's depth.
+    pivots take in a turn that does not depend on where the image stands. Where fewer words follow the image than there
+    are to be text pivots, the pivots that there are share what is to be taken. K scales with the model's depth.
     """
 
     name: ClassVar[str] = "dart"
