@@ -14,27 +14,28 @@ from eadp.parity.eadp_llava import settings_of, stages
 from eadp.parity.vectors import Vector
 
 MAPS = ("fused", "minmax", "smoothed", "importance")
+DTYPES = {"entropy": torch.float32, "kept_words": torch.int64, "word_weights": torch.float32}
 
 
 def replay(vector: Vector) -> dict[str, Any]:
-    keep = vector.settings["K"]
-    parts = pruned(vector, EADP.published(keep, "qwen2_5_vl", **settings_of(vector)))
-    seen = [stages(part.relevance, 1, 1) for part in parts if part.relevance is not None]
-    maps = iter(seen)
+    settings = settings_of(vector)
+    parts = pruned(vector, EADP.published(vector.settings["K"], "qwen2_5_vl", **settings))
+    seen = [None if part.relevance is None else stages(part.relevance, 1, 1) for part in parts]
     kept, order = over_all(parts)
-    found: dict[str, Any] = {name: torch.cat([each[name][:, 0] for each in seen]) for name in ("entropy", "kept_words")}
-    found["word_weights"] = torch.cat([each["word_weights"][:, 0] for each in seen])
-    blank = {name: torch.zeros(1, 0) for name in MAPS}
-    by_image = [next(maps) if part.relevance is not None else blank for part in parts]
-    for name in MAPS:
-        found[name] = torch.cat(
-            [
-                each[name][0] if each is not blank else torch.zeros(part.total)
-                for each, part in zip(by_image, parts, strict=True)
-            ]
-        )
+    words = vector["text_tokens"].shape[1]
+    stay = max(1, int(settings["q"] * words))
+    widths = {"entropy": words, "kept_words": stay, "word_weights": stay}
     return {
-        **found,
+        **{
+            name: torch.cat([torch.zeros(0, width, dtype=DTYPES[name]), *(each[name][:, 0] for each in seen if each)])
+            for name, width in widths.items()
+        },
+        **{
+            name: torch.cat(
+                [each[name][0] if each else torch.zeros(part.total) for each, part in zip(seen, parts, strict=True)]
+            )
+            for name in MAPS
+        },
         "order": order,
         "kept": kept,
         "quotas": torch.tensor([len(part) for part in parts]),
