@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold
 
 from eadp.core import checks, ties
 from eadp.core.similarity import CosineRows, exact
@@ -140,6 +139,16 @@ def _by_numba(similarity: Tensor, weights: Tensor, limit: int, share: float, sym
     return torch.from_numpy(order).to(device), torch.from_numpy(gains).to(device), everything, ahead, behind
 
 
+def _uncovered(weights: Tensor) -> Tensor:
+    """The coverage before the first pick. A column that weighs nothing counts as covered."""
+    return torch.zeros_like(weights).masked_fill_(weights == 0, math.inf)
+
+
+def _gains(rises: Tensor, weights: Tensor, noise: float) -> Tensor:
+    """What candidates gain, from their rows of S − C, which become rises; 0 for one that raises nothing above noise."""
+    return torch.mv(rises.clamp_min_(0), weights).masked_fill_(rises.amax(dim=1) <= noise, 0)
+
+
 LOOK = 64
 """Picks between two looks at the coverage reached: a look waits for the device."""
 
@@ -153,7 +162,7 @@ def _by_torch(similarity: Tensor, weights: Tensor, limit: int, share: float) -> 
     everything = (weights @ highest).item()
     goal = goal_of(share, everything)
     noise = ties.NOISE * highest[weights > 0].max().item()
-    covered = torch.zeros_like(weights)
+    covered = _uncovered(weights)
     scratch = weights.new_empty(n, n)
     taken = torch.zeros_like(weights, dtype=torch.bool)
     order = torch.empty(limit, dtype=torch.long, device=weights.device)
@@ -161,13 +170,13 @@ def _by_torch(similarity: Tensor, weights: Tensor, limit: int, share: float) -> 
 
     def marginal() -> Tensor:
         torch.sub(similarity, covered, out=scratch)
-        return torch.mv(threshold(scratch, noise, 0.0, inplace=True), weights)
+        return _gains(scratch, weights, noise)
 
     done = limit
     for step in range(limit):
         candidates = marginal().masked_fill_(taken, -1)
         top, best = candidates.max(dim=0, keepdim=True)
-        raised = (scratch.index_select(0, best)[0] > 0).to(weights) @ weights
+        raised = (scratch.index_select(0, best)[0] > noise).to(weights) @ weights
         beside = similarity.index_select(0, best)[0]
         pick = ties.first(ties.tied(candidates, top, noise * raised, beside >= beside[best] - noise))
         chosen = similarity.index_select(0, pick)[0]
@@ -184,7 +193,7 @@ def _by_torch(similarity: Tensor, weights: Tensor, limit: int, share: float) -> 
                 done = min(short + 1, useful)
                 break
     order, gains = order[:done], gains[:done]
-    covered = similarity[order].amax(dim=0).to(covered)
+    covered = torch.maximum(_uncovered(weights), similarity[order].amax(dim=0))
     ahead = (marginal().index_fill_(0, order, 0).topk(done).values.sum() + noise * weights.sum()).item()
     return order, gains, everything, ahead, behind.item()
 
@@ -203,7 +212,7 @@ def _by_rows(similarity: CosineRows, weights: Tensor, limit: int, share: float) 
     goal = goal_of(share, everything)
     noise = ties.NOISE * similarity.own[weights > 0].max().item()
     everyone = torch.arange(n, device=device)
-    covered = torch.zeros_like(weights)
+    covered = _uncovered(weights)
     bounds = torch.cat([similarity.rows(batch).to(weights) @ weights for batch in everyone.split(STALE)])
     fresh = torch.ones_like(weights, dtype=torch.bool)
     order: list[int] = []
@@ -211,18 +220,18 @@ def _by_rows(similarity: CosineRows, weights: Tensor, limit: int, share: float) 
     reached, behind = 0.0, 0.0
 
     def refresh(candidates: Tensor) -> None:
-        bounds[candidates] = threshold(similarity.rows(candidates).to(weights) - covered, noise, 0.0) @ weights
+        bounds[candidates] = _gains(similarity.rows(candidates).to(weights) - covered, weights, noise)
         fresh[candidates] = True
 
     while len(order) < limit and reached < goal:
         best = bounds.argmax()
-        if not fresh[best]:
-            likely = bounds.topk(min(STALE, n - len(order))).indices
-            refresh(likely[~fresh[likely]])
-            continue
         top = bounds[best]
         if top <= 0:
             break
+        if not fresh[best]:
+            likely = bounds.topk(min(STALE, n - len(order))).indices  # without `best` where more than these tie with it
+            refresh(torch.cat((best[None], likely[~fresh[likely]])))
+            continue
         row = similarity.rows(best[None])[0].to(weights)
         raised = (row - covered > noise).to(weights) @ weights
         tied = ties.tied(bounds, top, noise * raised, row >= row[best] - noise)

@@ -179,6 +179,7 @@ def facility_greedy(rows, columns, weights, limit, goal, noise, tie):  # type: i
     for j in range(n):
         if weights[j] == 0.0:
             covered[j] = np.inf
+    loudest = noise * weights.sum()
     _first_gains(columns, weights, gains)
     reached, behind, scale, updates, done = 0.0, 0.0, _maximum(gains), 0, 0
     while done < limit and reached < goal:
@@ -196,12 +197,14 @@ def facility_greedy(rows, columns, weights, limit, goal, noise, tie):  # type: i
             top = _maximum(gains)
         if top == -np.inf:
             break
-        pick = _first_at_least(gains, top)
-        raised = _raised(rows[pick], weights, covered, noise)
-        if raised == 0.0:
-            gains[pick] = -np.inf
-            continue
-        pick = _first_tied(gains, pick, rows[pick], noise, raised, tie)
+        pick = _first_at_least(gains, top - max(tie * top, loudest))
+        if gains[pick] < top or top <= loudest:  # rounding may matter: look closely
+            pick = _first_at_least(gains, top)
+            raised = _raised(rows[pick], weights, covered, noise)
+            if raised == 0.0:
+                gains[pick] = -np.inf
+                continue
+            pick = _first_tied(gains, pick, rows[pick], noise, raised, tie)
 
         count, gain = _cover(rows[pick], weights, covered, changed, before)
         order[done], picked_gains[done] = pick, gain
@@ -288,12 +291,15 @@ def dpp_greedy(kernel, limit, noise, tie):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _farthest(nearest, distance, noise, tie):  # type: ignore[no-untyped-def]
     """The lowest index that ties with the largest of these distances; of those that are left if none is above noise."""
-    best = np.argmax(nearest)
-    top = nearest[best]
+    top = _maximum(nearest)
     if top <= noise:
         return _first_at_least(nearest, LOWEST)
     close, floor = top - tie * top, top - max(tie * top, noise)
-    for u in range(best):
+    first = _first_at_least(nearest, floor)
+    if nearest[first] >= close:
+        return first
+    best = _first_at_least(nearest, top)
+    for u in range(first, best):
         if nearest[u] >= floor and (nearest[u] >= close or distance[best, u] <= noise):
             return u
     return best

@@ -1,0 +1,251 @@
+"""Picks that rounding could decide: the lowest index instead, on every CPU, thread count, batch and backend."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eadp import core
+from eadp.core.similarity import CosineRows
+
+N, K = 36, 20
+
+SOLVERS = ["dpp numba", "dpp torch", "max-min numba", "max-min torch", "cover numba", "cover torch", "cover rows"]
+
+
+def solve(solver, features, weights, keep):
+    selection, backend = solver.split()
+    if selection == "cover":
+        similarity = CosineRows.of(features) if backend == "rows" else core.token_similarity(features)
+        return core.facility_location(similarity, weights, keep, backend=backend)
+    cosine = core.token_cosine(features)
+    if selection == "max-min":
+        return core.max_min(1 - cosine, keep, backend=backend)
+    weights = weights.to(cosine)
+    return core.dpp(weights[:, None] * cosine * weights, keep, backend=backend)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def weights_of(n, seed=5):
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed)) * 0.9 + 0.1
+
+
+def moved(x, seed):
+    """Each value one float32 up or down."""
+    up = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
+    return torch.nextafter(x, torch.where(up, torch.inf, -torch.inf))
+
+
+def copies(features, weights):
+    """Every token twice: token i and token i + N/2."""
+    return torch.cat([features, features]), torch.cat([weights, weights])
+
+
+def rank_three():
+    return (normal(N, 3).double() @ normal(3, 24, seed=1).double()).float(), weights_of(N)
+
+
+SCENES = {
+    "rank 3": rank_three,
+    "all equal": lambda: (normal(1, 24).repeat(N, 1), torch.ones(N)),
+    "two kinds": lambda: (normal(2, 24)[torch.arange(N) % 3 % 2], torch.where(torch.arange(N) % 3 == 1, 0.7, 0.4)),
+    "every token twice": lambda: copies(normal(N // 2, 24), weights_of(N // 2)),
+    "alike and twice": lambda: copies(normal(N // 2, 24) * 0.1 + normal(24, seed=3), weights_of(N // 2)),
+    "a token and its mirror": lambda: (
+        torch.cat([normal(N // 2, 24), normal(N // 2, 24).flip(1)]),
+        weights_of(N // 2).repeat(2),
+    ),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_picks_do_not_hang_on_the_last_bit(scene, solver):
+    features, weights = SCENES[scene]()
+    picks = solve(solver, features.double(), weights.double(), K).indices.tolist()
+    shuffled = torch.randperm(features.shape[1], generator=torch.Generator().manual_seed(9))
+    assert solve(solver, features, weights, K).indices.tolist() == picks
+    assert solve(solver, features[:, shuffled], weights, K).indices.tolist() == picks
+    for seed in range(4):
+        assert solve(solver, moved(features, seed), moved(weights, seed + 10), K).indices.tolist() == picks
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("selection", ["dpp", "max-min", "cover"])
+def test_every_backend_picks_the_same(scene, selection):
+    features, weights = SCENES[scene]()
+    picks = [solve(each, features, weights, K).indices.tolist() for each in SOLVERS if each.startswith(selection)]
+    assert all(each == picks[0] for each in picks)
+
+
+def scenes_on_this_machine():
+    return {f"{solver}, {scene}": solve(solver, *SCENES[scene](), K).indices.tolist() for scene in SCENES for solver in SOLVERS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+def test_other_instructions_and_threads_pick_the_same(threads):
+    """Kernels for another CPU, in a process of their own: PyTorch's without vectors, MKL's for any machine."""
+    here = Path(__file__).parent
+    code = "import json, test_ties; print(json.dumps(test_ties.scenes_on_this_machine()))"
+    path = os.pathsep.join([str(here), str(here.parent)])
+    other = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": str(threads)}
+    env = {**os.environ, "PYTHONPATH": path, **other}
+    done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout) == scenes_on_this_machine()
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_beyond_the_rank_of_a_kernel_the_lowest_indices_follow(backend, dtype):
+    features, weights = rank_three()
+    cosine = (2 * core.token_similarity(features) - 1).to(dtype)  # float32 cosines: noise of full rank
+    found = core.dpp(weights[:, None] * cosine * weights, K, backend=backend)
+    first = found.indices[:3].tolist()
+    assert (found.gains[:3] > 1e-3).all()
+    assert found.indices[3:].tolist() == [i for i in range(N) if i not in first][: K - 3]
+    assert (found.gains[3:] == 0).all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("n", [N, 150])
+def test_equal_tokens_are_kept_from_the_first_on(solver, n):
+    found = solve(solver, moved(normal(1, 24).repeat(n, 1), 0), torch.ones(n), n - 1)
+    assert found.indices.tolist() == list(range(n - 1))
+    assert (found.gains[1:] == 0).all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("alike", [0.0, 3.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_of_copies_the_first_is_kept_and_the_second_only_when_nothing_else_is_left(solver, alike, seed):
+    features = normal(N // 2, 24, seed=seed) + alike * normal(24, seed=seed + 50)
+    features, weights = copies(features, weights_of(N // 2))
+    found = solve(solver, moved(features, seed), weights, K)
+    assert sorted(found.indices[: N // 2].tolist()) == list(range(N // 2))
+    assert found.indices[N // 2 :].tolist() == list(range(N // 2, K))
+    assert (found.gains[1 : N // 2] > 1e-4).all()
+    assert (found.gains[N // 2 :] == 0).all()
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize(("above", "first"), [(1e-6, 0), (1e-5, 1)])
+def test_a_hundred_thousandth_decides_and_a_millionth_does_not(above, first, backend):
+    values = torch.tensor([1, 1 + above, 0.5], dtype=torch.float64)
+    assert core.dpp(values.diag(), 2, backend=backend).indices.tolist() == [first, 1 - first]
+    cover = core.facility_location(torch.eye(3, dtype=torch.float64), values, 2, backend=backend)
+    assert cover.indices.tolist() == [first, 1 - first]
+    apart = 1 - torch.eye(4, dtype=torch.float64)
+    apart[3, :2] = apart[:2, 3] = values[:2]
+    apart[3, 2] = apart[2, 3] = 3
+    apart[2, :2] = apart[:2, 2] = 2
+    apart[0, 1] = apart[1, 0] = 0.5
+    assert core.max_min(apart, 3, backend=backend).indices.tolist() == [2, 3, first]
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+def test_a_token_of_little_relevance_still_counts(backend):
+    """What rounding can make of a variance is a share of that token's own, not of the largest."""
+    small = 1e-4
+    weights = torch.tensor([1.0, 1.0, small, 2 * small])
+    features = torch.eye(4)[[0, 0, 1, 2]]
+    cosine = core.token_cosine(features)
+    found = core.dpp(weights[:, None] * cosine * weights, 4, backend=backend)
+    assert found.indices.tolist() == [0, 3, 2, 1]
+    assert found.gains.tolist() == pytest.approx([1, 4 * small**2, small**2, 0])
+
+
+def test_distances_are_rounded_relative_to_their_scale():
+    points = torch.tensor([0.0, 1, 3, 7]) * 1e-7
+    distance = (points[:, None] - points).abs()
+    assert core.max_min(distance, 4).indices.tolist() == [0, 1, 2, 3]
+    assert core.max_min(distance, 4, scale=7e-7).indices.tolist() == [3, 0, 2, 1]
+    with pytest.raises(ValueError, match="scale must be greater than 0, got 0"):
+        core.max_min(distance, 4, scale=0)
+
+
+def covered_by_the_rules(similarity, weights, keep):
+    """Facility location by the rules, read plainly: dense, float64, every candidate against the best."""
+    similarity, weights = np.asarray(similarity, np.float64), np.asarray(weights, np.float64)
+    noise, tie = 2.0**-20, 2.0**-18
+    covered, order, gains = np.zeros(len(weights)), [], []
+    for _ in range(keep):
+        rises = np.maximum(0, similarity - covered) * (weights > 0)
+        gain = np.where(rises.max(axis=1) > noise, rises @ weights, 0)
+        left = [u for u in range(len(weights)) if u not in order]
+        best = max(left, key=lambda u: gain[u])
+        known_to = noise * weights[rises[best] > noise].sum()
+        same = similarity[best] >= similarity[best, best] - noise
+        pick = next(u for u in left if gain[u] >= gain[best] * (1 - tie) or (same[u] and gain[u] >= gain[best] - known_to))
+        order.append(pick)
+        gains.append(gain[pick])
+        covered = np.maximum(covered, similarity[pick])
+    return order, gains
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("seed", range(6))
+def test_copies_zero_weights_and_tiny_gains_do_not_mislead_the_gains_that_are_kept_up_to_date(backend, seed):
+    g = torch.Generator().manual_seed(seed)
+    features = normal(60, 16, seed=seed)[torch.randint(60, (180,), generator=g)]
+    features[::7] += 1e-4 * torch.randn(26, 16, generator=g)
+    weights = torch.rand(180, generator=g) ** 8 * (torch.rand(180, generator=g) > 0.5)
+    similarity = core.token_similarity(features)
+    order, gains = covered_by_the_rules(similarity, weights, 179)
+    found = core.facility_location(similarity, weights, 179, backend=backend)
+    assert found.indices.tolist() == order
+    np.testing.assert_allclose(found.gains, gains, atol=1e-12)
+
+
+@given(distinct=st.integers(1, 12), n=st.integers(2, 30), seed=st.integers(0, 10_000), data=st.data())
+def test_tokens_that_come_several_times(distinct, n, seed, data):
+    g = torch.Generator().manual_seed(seed)
+    which = torch.randint(distinct, (n,), generator=g)
+    keep = data.draw(st.integers(1, n))
+    features, weights = normal(distinct, 16, seed=seed)[which], weights_of(distinct, seed)[which]
+    firsts = [i for i in range(n) if which[i] not in which[:i]]
+    for solver in SOLVERS:
+        found = solve(solver, moved(features, seed), weights, keep)
+        useful = min(keep, len(firsts))
+        assert set(found.indices[:useful].tolist()) <= set(firsts)
+        assert found.indices[useful:].tolist() == [i for i in range(n) if i not in firsts][: keep - useful]
+        assert (found.gains[useful:] == 0).all()
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch", "rows"])
+def test_a_share_is_reached_when_nothing_is_left_to_gain(backend):
+    features, weights = copies(normal(8, 24), weights_of(8))
+    features = moved(features, 1)
+    similarity = CosineRows.of(features) if backend == "rows" else core.token_similarity(features)
+    found = core.facility_location(similarity, weights, coverage=1.0, backend=backend)
+    assert sorted(found.indices.tolist()) == list(range(8))
+    assert found.coverage == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_frames_that_are_equal_take_turns(seed):
+    frame, weights = normal(12, 24), weights_of(12)
+    features = moved(frame.repeat(3, 1), seed)
+    blocks = [slice(0, 12), slice(12, 24), slice(24, 36)]
+    found = core.cover_by_share(features, weights.repeat(3), blocks, 0.8)
+    alone = core.facility_location(core.token_similarity(frame), weights, 12).indices.tolist()
+    turns = [index + block.start for index in alone for block in blocks]
+    assert found.indices.tolist() == turns[: len(found.indices)]
+    assert 3 < len(found.indices) < 36
+    everything = core.cover_by_share(torch.cat([features, features]), weights.repeat(6), [slice(0, 36), slice(36, 72)], 1.0)
+    assert sorted(everything.indices.tolist()) == [*range(12), *range(36, 48)]
+
+
+def test_equal_scores_rank_by_index_and_one_rounding_is_a_difference():
+    up = torch.nextafter(torch.tensor(0.5), torch.tensor(1.0)).item()
+    assert core.ranked(torch.tensor([0.5, 0.7, 0.5, up, 0.7])).tolist() == [1, 4, 3, 0, 2]
