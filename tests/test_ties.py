@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import oracle
 import pytest
 import torch
 from hypothesis import given
@@ -89,7 +90,11 @@ def test_every_backend_picks_the_same(scene, selection):
 
 
 def scenes_on_this_machine():
-    return {f"{solver}, {scene}": solve(solver, *SCENES[scene](), K).indices.tolist() for scene in SCENES for solver in SOLVERS}
+    return {
+        f"{solver}, {scene}": solve(solver, *SCENES[scene](), K).indices.tolist()
+        for scene in SCENES
+        for solver in SOLVERS
+    }
 
 
 @pytest.mark.slow
@@ -174,25 +179,6 @@ def test_distances_are_rounded_relative_to_their_scale():
         core.max_min(distance, 4, scale=0)
 
 
-def covered_by_the_rules(similarity, weights, keep):
-    """Facility location by the rules, read plainly: dense, float64, every candidate against the best."""
-    similarity, weights = np.asarray(similarity, np.float64), np.asarray(weights, np.float64)
-    noise, tie = 2.0**-20, 2.0**-18
-    covered, order, gains = np.zeros(len(weights)), [], []
-    for _ in range(keep):
-        rises = np.maximum(0, similarity - covered) * (weights > 0)
-        gain = np.where(rises.max(axis=1) > noise, rises @ weights, 0)
-        left = [u for u in range(len(weights)) if u not in order]
-        best = max(left, key=lambda u: gain[u])
-        known_to = noise * weights[rises[best] > noise].sum()
-        same = similarity[best] >= similarity[best, best] - noise
-        pick = next(u for u in left if gain[u] >= gain[best] * (1 - tie) or (same[u] and gain[u] >= gain[best] - known_to))
-        order.append(pick)
-        gains.append(gain[pick])
-        covered = np.maximum(covered, similarity[pick])
-    return order, gains
-
-
 @pytest.mark.parametrize("backend", ["numba", "torch"])
 @pytest.mark.parametrize("seed", range(6))
 def test_copies_zero_weights_and_tiny_gains_do_not_mislead_the_gains_that_are_kept_up_to_date(backend, seed):
@@ -201,7 +187,7 @@ def test_copies_zero_weights_and_tiny_gains_do_not_mislead_the_gains_that_are_ke
     features[::7] += 1e-4 * torch.randn(26, 16, generator=g)
     weights = torch.rand(180, generator=g) ** 8 * (torch.rand(180, generator=g) > 0.5)
     similarity = core.token_similarity(features)
-    order, gains = covered_by_the_rules(similarity, weights, 179)
+    order, gains = oracle.covered_by_the_rules(similarity, weights, 179)
     found = core.facility_location(similarity, weights, 179, backend=backend)
     assert found.indices.tolist() == order
     np.testing.assert_allclose(found.gains, gains, atol=1e-12)
@@ -242,7 +228,9 @@ def test_frames_that_are_equal_take_turns(seed):
     turns = [index + block.start for index in alone for block in blocks]
     assert found.indices.tolist() == turns[: len(found.indices)]
     assert 3 < len(found.indices) < 36
-    everything = core.cover_by_share(torch.cat([features, features]), weights.repeat(6), [slice(0, 36), slice(36, 72)], 1.0)
+    everything = core.cover_by_share(
+        torch.cat([features, features]), weights.repeat(6), [slice(0, 36), slice(36, 72)], 1.0
+    )
     assert sorted(everything.indices.tolist()) == [*range(12), *range(36, 48)]
 
 
