@@ -12,7 +12,7 @@ HOSTS   := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo parity test test-fast test-hosts test-vllm lint browser gallery setup bench clean
+.PHONY: pocket demo parity test test-fast test-hosts test-vllm lint browser gallery setup bench clean coverage wheel hooks
 .DEFAULT_GOAL := help
 
 help: ## What there is
@@ -60,6 +60,17 @@ parity: $(READY) ## Replay golden vectors of the releases, write docs/parity.md'
 bench: $(READY) ## The selection benchmark, beside its peers
 	$(PIP) -e ".[peers]"
 	$(BIN)/python benchmarks/selection.py
+
+coverage: $(READY) browser ## All tests, with the lines and branches they miss: on screen and in out/coverage/index.html
+	@mkdir -p out/coverage
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term --cov-report=html
+
+wheel: $(READY) ## Build sdist and wheel into dist, check them, run the demo from a clean environment
+	$(BIN)/python check_wheel.py
+
+hooks: $(READY) ## Check each commit with ruff and mypy (needs pre-commit)
+	@command -v pre-commit >/dev/null || { echo "pre-commit is not installed; install it with: pipx install pre-commit" >&2; exit 1; }
+	pre-commit install
 
 setup: $(READY) ## The environment, made once and anew when its pins change
 
