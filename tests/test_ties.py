@@ -152,6 +152,18 @@ def test_of_copies_the_first_is_kept_and_the_second_only_when_nothing_else_is_le
 
 
 @pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("seed", range(3))
+def test_copies_tie_in_matrices_of_float32_too(backend, seed):
+    features, weights = copies(normal(N // 2, 24, seed=seed) + 20 * normal(24, seed=seed + 50), weights_of(N // 2))
+    similarity = core.token_similarity(moved(features, seed))
+    apart = core.max_min(2 * (1 - similarity), K, backend=backend).indices
+    kernel = core.dpp(weights[:, None] * (2 * similarity - 1) * weights, K, backend=backend).indices
+    for picks in (apart, kernel):
+        assert sorted(picks[: N // 2].tolist()) == list(range(N // 2))
+        assert picks[N // 2 :].tolist() == list(range(N // 2, K))
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
 @pytest.mark.parametrize(("above", "first"), [(1e-6, 0), (1e-5, 1)])
 def test_a_hundred_thousandth_decides_and_a_millionth_does_not(above, first, backend):
     values = torch.tensor([1, 1 + above, 0.5], dtype=torch.float64)
