@@ -58,8 +58,7 @@ def cover_by_share(
     ]
     whole = _merged(parts, blocks)
     short = whole.gains.cumsum(0) < goal_of(coverage, whole.everything)
-    useful = int((whole.gains > 0).sum())
-    k = min(int(short.sum()) + 1, useful, limit or useful)
+    k = min(int(short.sum()) + 1, len(whole.indices), limit or len(whole.indices))
     reached = min(1.0, whole.gains[:k].sum().item() / whole.everything)
     # K more tokens add at most K times the largest gain that is left. Ties in a block and between blocks can give away
     # TIE of everything each at a pick.

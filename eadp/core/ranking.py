@@ -6,7 +6,11 @@ from torch import Tensor
 
 
 def ranked(scores: Tensor) -> Tensor:
-    """The indices of N scores, highest first; the lowest index on a tie."""
+    """The indices of N scores, highest first; the lowest index where scores are equal.
+
+    Equal means to the last bit. Scores have no common scale that rounding is relative to: attention falls over orders
+    of magnitude, a cosine near 0 is as uncertain as one near 1. So no tolerance would be right for all.
+    """
     return scores.sort(descending=True, stable=True).indices
 
 
