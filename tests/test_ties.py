@@ -200,27 +200,6 @@ def test_distances_are_rounded_relative_to_their_scale():
         core.max_min(distance, 4, scale=0)
 
 
-def covered_by_the_rules(similarity, weights, keep):
-    """Facility location by the rules, read plainly: dense, float64, every candidate against the best."""
-    similarity, weights = np.asarray(similarity, np.float64), np.asarray(weights, np.float64)
-    noise, tie = 2.0**-20, 2.0**-18
-    covered, order, gains = np.zeros(len(weights)), [], []
-    for _ in range(keep):
-        rises = np.maximum(0, similarity - covered) * (weights > 0)
-        gain = np.where(rises.max(axis=1) > noise, rises @ weights, 0)
-        left = [u for u in range(len(weights)) if u not in order]
-        best = max(left, key=lambda u: gain[u])
-        known_to = noise * weights[rises[best] > noise].sum()
-        same = similarity[best] >= similarity[best, best] - noise
-        pick = next(
-            u for u in left if gain[u] >= gain[best] * (1 - tie) or (same[u] and gain[u] >= gain[best] - known_to)
-        )
-        order.append(pick)
-        gains.append(gain[pick])
-        covered = np.maximum(covered, similarity[pick])
-    return order, gains
-
-
 @pytest.mark.parametrize("backend", ["numba", "torch"])
 @pytest.mark.parametrize("seed", range(6))
 def test_copies_zero_weights_and_tiny_gains_do_not_mislead_the_gains_that_are_kept_up_to_date(backend, seed):
