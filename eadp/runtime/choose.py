@@ -120,9 +120,7 @@ class Chooser:
             joined_attention(pictures),
             tower=None if extra.tower is None else extra.tower.rows.detach().to(features.device),
             tower_cls=_class_rows(extra, features.device),
-            sequence=torch.cat([picture.slots for picture in pictures]).argsort().argsort().to(features.device)
-            if len(pictures) == 1
-            else None,
+            sequence=_sequence(pictures, features.device),
             newlines=newline_rows if self.newlines == "chosen" else None,
             extra=extra.rows,
             extra_grids=extra.grids,
@@ -153,6 +151,11 @@ def _class_rows(extra: Extra, device: torch.device) -> Tensor | None:
     if extra.tower is None or extra.tower.cls is None:
         return None
     return extra.tower.cls.detach().to(device)
+
+
+def _sequence(pictures: Sequence[Picture], device: torch.device) -> Tensor | None:
+    """N, the rank of each token of an image in the sequence; several images follow each other."""
+    return pictures[0].slots.argsort().argsort().to(device) if len(pictures) == 1 else None
 
 
 def stays(picture: Picture, kept: Tensor, newlines: Newlines, chosen: int = 0) -> Tensor:
