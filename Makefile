@@ -19,7 +19,7 @@ help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 pocket: $(READY) ## Train the pocket model from nothing: some 90 minutes on two cores, resumes
-	$(BIN)/python -m eadp.pocket.train
+	$(BIN)/python -m training
 
 demo: $(READY) ## Ask the pocket model with all tokens and with few, write a picture
 	$(BIN)/eadp demo
@@ -30,16 +30,16 @@ test: lint browser ## Lint, types and all tests
 test-fast: $(READY) browser ## The tests that take no more than a few seconds each
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# The checkout stands in front of each host's packages; eadp.egg-info in it, made by $(READY), carries the entry points.
+# The checkout stands in front of each host's packages; src/eadp.egg-info in it, made by $(READY), carries the entry points.
 test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, each in an environment of its own
 	@for host in $(HOSTS); do \
 		echo "$$host" && env=$$(PYTHON=$(PYTHON) hosts/env $$host) && \
-		PYTHONPATH=$(CURDIR):$(CURDIR)/hosts/shim OMP_NUM_THREADS=1 \
+		PYTHONPATH=$(CURDIR)/src:$(CURDIR)/hosts/shim OMP_NUM_THREADS=1 \
 		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host || exit 1; \
 	done
 
 test-vllm: $(READY) ## The vLLM plugin in vLLM's own environment, which is made once (a large download)
-	PYTHONPATH=. "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
+	PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -51,7 +51,7 @@ browser: ## Debian's Chromium and fonts for the tests in a real browser, where t
 	  $(SUDO) apt-get -qq install -y --no-install-recommends $(BROWSER); } >/dev/null
 
 gallery: $(READY) ## Draw docs/gallery.md and its pictures anew
-	$(BIN)/python -m eadp.view.gallery
+	$(BIN)/python benchmarks/gallery.py
 
 VECTORS ?= tests/golden
 parity: $(READY) ## Replay golden vectors of the releases, write docs/parity.md's table; VECTORS=folder for others

@@ -23,7 +23,7 @@ def load(name: str, tiny_family: str | None) -> tuple[Any, Any, dict[str, Any]]:
     from eadp.models.guides import EmbeddingGuide
 
     sys.path.insert(0, str(TESTS))
-    import tiny
+    from helpers import tiny
 
     model, processor = tiny.model(tiny_family), tiny.processor(tiny_family)
     return model, processor, {"guide": EmbeddingGuide(model.get_input_embeddings(), processor)}

@@ -7,9 +7,8 @@ from typing import Any
 
 import av
 import numpy as np
-import tiny
-import tiny_processors
 import transformers as hf
+from helpers import tiny, tiny_processors
 
 VIDEO = {
     "qwen2_5_vl": "<|vision_start|><|video_pad|><|vision_end|>",

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import tiny
-import tiny_processors
 import torch
 import transformers as hf
+from helpers import tiny, tiny_processors
 from safetensors.torch import save_file
 
 from eadp.pocket.storage import WEIGHTS

@@ -11,7 +11,7 @@ SHIM = ROOT / "hosts" / "shim"
 os.environ.update(
     HF_HUB_OFFLINE="1",
     OMP_NUM_THREADS="1",
-    PYTHONPATH=os.pathsep.join([str(ROOT), str(SHIM)]),
+    PYTHONPATH=os.pathsep.join([str(ROOT / "src"), str(SHIM)]),
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_CPU_OMP_THREADS_BIND="nobind",
     VLLM_LOGGING_LEVEL="WARNING",

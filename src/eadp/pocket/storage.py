@@ -1,0 +1,53 @@
+"""Weights on disk: in half precision, read back into single."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import GenerationConfig, LlavaForConditionalGeneration, LlavaProcessor
+
+from eadp.pocket.model import ClipText
+
+WEIGHTS = Path(__file__).parent / "weights"
+_CLIP_CONFIG, _CLIP_WEIGHTS = "clip_text.json", "clip_text.safetensors"
+LONGEST_ANSWER = 8
+SIGN = 1.0
+"""The pocket CLIP is trained patch by patch, so that its maps light up the object: nothing to negate."""
+
+
+def save(folder: Path, model: LlavaForConditionalGeneration, processor: LlavaProcessor, clip: ClipText) -> None:
+    """Everything that `load` and `guide` need, in a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.generation_config = GenerationConfig(
+        max_new_tokens=LONGEST_ANSWER,
+        pad_token_id=processor.tokenizer.pad_token_id,
+        bos_token_id=processor.tokenizer.bos_token_id,
+        eos_token_id=processor.tokenizer.eos_token_id,
+    )
+    model.half().save_pretrained(folder)
+    model.float()
+    processor.save_pretrained(folder)
+    settings = {**clip.text_model.config.to_diff_dict(), "sign": SIGN}
+    (folder / _CLIP_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+    save_file({name: value.half().contiguous() for name, value in clip.state_dict().items()}, folder / _CLIP_WEIGHTS)
+
+
+def load_model(folder: Path) -> LlavaForConditionalGeneration:
+    _check(folder)
+    return LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def load_processor(folder: Path) -> LlavaProcessor:
+    _check(folder)
+    return LlavaProcessor.from_pretrained(folder, backend="pil")
+
+
+def _check(folder: Path) -> None:
+    if not (folder / "model.safetensors").exists():
+        raise FileNotFoundError(
+            f"there is no pocket model in {folder}: give the folder that `make pocket` wrote, or none "
+            "for the one that the package ships"
+        )

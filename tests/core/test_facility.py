@@ -1,0 +1,186 @@
+"""Facility location: the picks, the proof of quality, the budget by coverage, every solver."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import oracle
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eadp import core
+from eadp.core.similarity import CosineRows
+
+SOLVERS = ["numba", "torch"]
+
+
+def features(n, seed, d=16, clusters=5):
+    g = torch.Generator().manual_seed(seed)
+    centres = torch.randn(clusters, d, generator=g)
+    return centres[torch.randint(clusters, (n,), generator=g)] * 2 + torch.randn(n, d, generator=g)
+
+
+def problem(n, seed):
+    g = torch.Generator().manual_seed(seed + 1000)
+    return core.token_similarity(features(n, seed)), torch.rand(n, generator=g) ** 2
+
+
+@pytest.mark.parametrize("backend", SOLVERS)
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 2), (17, 16), (40, 40), (96, 12), (200, 150)])
+def test_picks_and_gains_are_those_of_a_float64_greedy(backend, n, k):
+    for seed in range(4):
+        sim, w = problem(n, seed)
+        found = core.facility_location(sim, w, k, backend=backend)
+        order, gains = oracle.facility_location(sim, w, k)
+        assert found.indices.tolist() == order
+        np.testing.assert_allclose(found.gains, gains, atol=1e-12)
+
+
+def test_rows_on_the_fly_pick_what_the_matrix_picks():
+    for seed in range(4):
+        f = features(150, seed)
+        w = problem(150, seed)[1]
+        dense = core.facility_location(core.token_similarity(f), w, 60)
+        lazy = core.facility_location(CosineRows.of(f), w, 60)
+        assert lazy.indices.tolist() == dense.indices.tolist()
+        assert lazy.coverage == pytest.approx(dense.coverage, abs=1e-6)
+        assert lazy.coverage <= lazy.bound <= 1
+
+
+@pytest.mark.parametrize("backend", [*SOLVERS, "rows"])
+def test_equal_tokens_tie_and_the_lowest_index_wins(backend):
+    f = torch.eye(6, 8).repeat(5, 1)
+    sim = CosineRows.of(f) if backend == "rows" else core.token_similarity(f)
+    found = core.facility_location(sim, torch.ones(30), 30, backend=backend)
+    assert found.indices.tolist() == list(range(30))
+    assert (found.gains[6:] == 0).all()
+
+
+def test_an_asymmetric_matrix_is_read_as_rows_that_cover_columns():
+    sim = torch.rand(50, 50, generator=torch.Generator().manual_seed(3))
+    w = torch.rand(50, generator=torch.Generator().manual_seed(4))
+    order, _ = oracle.facility_location(sim, w, 20)
+    for backend in SOLVERS:
+        assert core.facility_location(sim, w, 20, backend=backend).indices.tolist() == order
+
+
+@given(n=st.integers(2, 30), seed=st.integers(0, 10_000), data=st.data())
+def test_the_objective_is_monotone_and_submodular(n, seed, data):
+    sim, w = (x.double().numpy() for x in problem(n, seed))
+    small = data.draw(st.sets(st.integers(0, n - 1), max_size=n - 1))
+    large = small | data.draw(st.sets(st.integers(0, n - 1), max_size=n - 1))
+    u = data.draw(st.integers(0, n - 1))
+
+    def gain(chosen):
+        return oracle.objective(sim, w, chosen | {u}) - oracle.objective(sim, w, chosen)
+
+    assert oracle.objective(sim, w, small) <= oracle.objective(sim, w, large) + 1e-12
+    assert gain(small) >= gain(large) - 1e-12
+
+
+@given(n=st.integers(2, 60), seed=st.integers(0, 10_000), data=st.data())
+def test_budget_is_exact_coverage_grows_and_gains_fall(n, seed, data):
+    k = data.draw(st.integers(1, n))
+    sim, w = problem(n, seed)
+    found = core.facility_location(sim, w, k)
+    assert len(set(found.indices.tolist())) == k
+    assert (found.gains.diff() <= 1e-12).all()
+    share = oracle.objective(sim.numpy(), w.numpy(), found.indices.tolist()) / w.sum().item()
+    assert found.coverage == pytest.approx(share, abs=1e-5)
+    assert core.facility_location(sim, w, min(n, k + 1)).coverage >= found.coverage
+    assert core.facility_location(sim, w, n).coverage == pytest.approx(1)
+
+
+@given(n=st.integers(2, 40), seed=st.integers(0, 10_000))
+def test_permuting_tokens_permutes_picks(n, seed):
+    sim, w = problem(n, seed)
+    perm = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    straight = core.facility_location(sim, w, max(1, n // 2)).indices
+    shuffled = core.facility_location(sim[perm][:, perm], w[perm], max(1, n // 2)).indices
+    assert perm[shuffled].tolist() == straight.tolist()
+
+
+@pytest.mark.parametrize("backend", [*SOLVERS, "rows"])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_bound_holds_against_every_subset(backend, seed):
+    f = features(11, seed)
+    sim, w = core.token_similarity(f), problem(11, seed)[1]
+    for k in (1, 2, 4, 6):
+        found = core.facility_location(CosineRows.of(f) if backend == "rows" else sim, w, k, backend=backend)
+        total = w.sum().item()
+        best = max(oracle.objective(sim.numpy(), w.numpy(), c) for c in itertools.combinations(range(11), k)) / total
+        assert found.coverage <= best + 1e-6
+        assert best <= found.bound + 1e-6
+        assert found.coverage >= (1 - 1 / math.e) * found.bound - 1e-9
+
+
+def test_the_bound_is_tighter_than_the_textbook_one():
+    sim, w = problem(200, 0)
+    found = core.facility_location(sim, w, 40)
+    assert found.coverage / found.bound > 0.9
+
+
+@pytest.mark.parametrize("backend", [*SOLVERS, "rows"])
+@pytest.mark.parametrize("target", [0.5, 0.9, 0.99, 1.0])
+def test_coverage_keeps_as_few_tokens_as_reach_it(backend, target):
+    f = features(120, 5)
+    w = problem(120, 5)[1]
+    sim = CosineRows.of(f) if backend == "rows" else core.token_similarity(f)
+    found = core.facility_location(sim, w, coverage=target, backend=backend)
+    assert found.coverage >= target - 1e-5  # a share is reached when it is reached but for rounding
+    if len(found.indices) > 1:
+        one_less = core.facility_location(sim, w, len(found.indices) - 1, backend=backend)
+        assert one_less.coverage < target * (1 - 2.0**-20)
+        assert one_less.indices.tolist() == found.indices[:-1].tolist()
+
+
+@pytest.mark.parametrize("backend", SOLVERS)
+def test_keep_caps_a_budget_by_coverage(backend):
+    sim, w = problem(120, 5)
+    assert len(core.facility_location(sim, w, 3, 0.99, backend=backend).indices) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", SOLVERS)
+def test_every_dtype(dtype, backend):
+    sim, w = problem(64, 2)
+    sim, w = sim.to(dtype), w.to(dtype)
+    found = core.facility_location(sim, w, 20, backend=backend)
+    assert found.indices.tolist() == oracle.facility_location(sim.double(), w.double(), 20)[0]
+
+
+SIM, ONES = torch.full((4, 4), 0.5), torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((SIM, ONES, 0), "at least 1.*got 0"),
+        ((SIM, ONES, 5), "at most the 4 tokens.*got 5"),
+        ((SIM, ONES, None, 0.0), r"coverage must lie in \(0, 1\], got 0"),
+        ((SIM, ONES, None, 1.5), "coverage.*1.5"),
+        ((SIM, ONES), "give keep=.*coverage="),
+        ((SIM[:3], ONES, 2), "square"),
+        ((SIM, ONES[:3], 2), "4 tokens.*3"),
+        ((SIM.index_fill(0, torch.tensor([1]), float("nan")), ONES, 2), r"similarity\[1, 0\] is nan"),
+        ((SIM.index_fill(1, torch.tensor([2]), -0.25), ONES, 2), r"similarity\[0, 2\] is -0.25"),
+        ((SIM, torch.tensor([1.0, -1, 0, 0]), 2), r"weights\[1\] is -1"),
+        ((SIM, torch.tensor([1.0, float("inf"), 0, 0]), 2), r"weights\[1\] is inf"),
+        ((SIM, 0 * ONES, 2), "all 0"),
+    ],
+)
+@pytest.mark.parametrize("backend", SOLVERS)
+def test_bad_input(arguments, message, backend):
+    with pytest.raises(ValueError, match=message):
+        core.facility_location(*arguments, backend=backend)
+
+
+def test_unknown_and_unfitting_backends_are_named():
+    with pytest.raises(ValueError, match="'fast'; known: auto, numba, torch, rows"):
+        core.facility_location(SIM, ONES, 2, backend="fast")
+    with pytest.raises(ValueError, match="'rows' takes CosineRows"):
+        core.facility_location(SIM, ONES, 2, backend="rows")
+    with pytest.raises(TypeError, match="whole number"):
+        core.facility_location(SIM, ONES, 2.5)

@@ -1,0 +1,288 @@
+"""Suites: the paper's benchmarks as data, and the runner with a stand-in for a harness."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers import ROOT, fake_lmms_eval
+from helpers.command import run
+from helpers.suite import MODEL, arguments
+
+from eadp.evaluate import paper, suites
+from eadp.evaluate.journal import Journal
+from eadp.evaluate.setting import ALL, Setting
+from eadp.evaluate.suites import harness
+from eadp.evaluate.suites.harness import Cell
+from eadp.evaluate.suites.suite import Benchmark
+
+
+def said(result):
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def count(working, name):
+    path = working / name
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def hits(task, method, keep, samples=fake_lmms_eval.SAMPLES):
+    return sum(fake_lmms_eval.right(task, number, method, keep) for number in range(samples)) / samples
+
+
+def test_the_table_has_our_figures_and_the_papers(working):
+    result = run(*arguments(working))
+    assert result.exit_code == 0, result.output
+    lines = (working / "out" / "table.md").read_text().splitlines()
+    head, _, *rows = [line.split(" | ")[1:] for line in lines if line.startswith("|")]
+    assert [each.strip("| ") for each in head] == [
+        *("sent", "method", "GQA", "paper", "MME", "paper", "Avg. of 2", "paper"),
+    ]
+    assert [row[1] for row in rows] == ["all tokens", "EADP", "topk", "EADP", "topk"]
+    assert [row[0] for row in rows] == ["600", "152", "152", "88", "88"]
+    assert [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("|")] == [
+        *("patches", "---", "576", "128", "128", "64", "64"),
+    ]
+    printed = paper.table("llava-1.5").of("eadp", 64).printed
+    gqa, mme = 100 * hits("first", "eadp", 64), hits("one", "eadp", 64) + hits("two", "eadp", 64)
+    ours = rows[3]
+    assert ours[2:6] == [f"{gqa:.1f}", printed["GQA"], f"{mme:.1f}", printed["MME"]]
+    assert float(ours[6]) == pytest.approx((gqa + mme / 20) / 2, abs=0.051)
+    assert float(ours[7].strip(" |")) == pytest.approx(
+        (float(printed["GQA"]) + float(printed["MME"]) / 20) / 2, abs=0.051
+    )
+    assert [cell.strip("| ") for cell in rows[2][2:]][1::2] == ["–"] * 3  # the paper has no top-K
+    assert "left out: POPE, which needs an online judge" in said(result)
+    cells = json.loads((working / "out" / "results.json").read_text())["cells"]
+    assert {each["answers"] for each in cells} == {fake_lmms_eval.SAMPLES, 2 * fake_lmms_eval.SAMPLES}
+    assert {each["sent"] - each["tokens"] for each in cells} == {fake_lmms_eval.NEWLINES}
+
+
+def test_what_is_done_is_not_started_again_and_more_is_added(working):
+    run(*arguments(working, "--only", "GQA"))
+    first = (working / "out" / "table.md").read_text()
+    assert count(working, "starts") == 5
+    run(*arguments(working, "--only", "GQA"))
+    assert count(working, "starts") == 5
+    assert (working / "out" / "table.md").read_text() == first
+    assert run(*arguments(working, "--methods", "eadp,uniform", "--only", "GQA,POPE")).exit_code == 0
+    assert count(working, "starts") == 5 + 2 + 5
+
+
+def test_a_benchmark_that_fails_is_named_and_the_others_go_on(working, monkeypatch):
+    monkeypatch.setenv("BROKEN", "first")
+    result = run(*arguments(working, "--methods", "eadp", "--keep", "64"))
+    assert result.exit_code == 1
+    assert "failed: eadp 64 on GQA: lmms-eval ended with 3" in said(result)
+    assert "the disk of task is full" in said(result)
+    assert count(working, "asked") == 2 * 2 * fake_lmms_eval.SAMPLES
+    monkeypatch.delenv("BROKEN")
+    result = run(*arguments(working, "--methods", "eadp", "--keep", "64"))
+    assert result.exit_code == 0
+    assert count(working, "asked") == 2 * 3 * fake_lmms_eval.SAMPLES
+
+
+def test_samples_of_two_methods_can_be_compared(working):
+    assert run(*arguments(working, "--only", "GQA", "--samples", "20")).exit_code == 0
+    folder = working / "out"
+    result = run("compare", folder / "eadp_keep=128" / "GQA", folder / "eadp_keep=64" / "GQA")
+    assert result.exit_code == 0, result.output
+    difference = 100 * (hits("first", "eadp", 128, 20) - hits("first", "eadp", 64, 20))
+    assert difference > 0
+    assert f"{difference:.1f} points" in said(result)
+
+
+@pytest.mark.slow
+def test_kills_at_random_points_leave_the_same_table(working):
+    assert run(*arguments(working, out="whole")).exit_code == 0
+    (working / "asked").unlink()
+    chance = random.Random(1)
+    for goal in (3, 60, 120):
+        with subprocess.Popen(
+            [sys.executable, "-m", "eadp", *arguments(working, out="killed")], stdout=subprocess.DEVNULL
+        ) as process:
+            while count(working, "asked") < goal:
+                assert process.poll() is None
+                time.sleep(0.05)
+            refused = run(*arguments(working, out="killed"))
+            assert refused.exit_code == 2
+            assert "another run is writing" in said(refused)
+            time.sleep(0.3 * chance.random())
+            process.send_signal(signal.SIGKILL)
+        _wait_for_the_end(int((working / "pid").read_text()))
+    result = run(*arguments(working, out="killed"))
+    assert result.exit_code == 0, result.output
+    assert (working / "killed" / "table.md").read_bytes() == (working / "whole" / "table.md").read_bytes()
+    asked = (working / "asked").read_text().splitlines()
+    assert len(asked) == len(set(asked))
+    answered = [Journal.read(path.parent)[1] for path in (working / "killed").glob("*/*/journal/manifest.json")]
+    assert sorted(map(len, answered)) == 5 * [fake_lmms_eval.SAMPLES] + 5 * [2 * fake_lmms_eval.SAMPLES]
+
+
+def _wait_for_the_end(pid):
+    """The harness dies with its runner; a zombie is dead too."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the harness outlived its runner")
+
+
+@pytest.mark.parametrize("table", paper.tables("accuracy"), ids=lambda table: table.model)
+def test_every_benchmark_of_the_paper_has_a_task(table):
+    suite = suites.load("paper-" + next(name for name in ("video", "llava", "qwen") if name in table.model.lower()))
+    measured = {benchmark.name for benchmark in suite.benchmarks}
+    assert set(table.columns) - {"average"} <= measured
+    assert suites.settings(["eadp"], [], {}, table.model, table)[1].keep == max(
+        row.keep for row in table.rows if row.method == "eadp"
+    )
+
+
+def test_models_are_found_in_the_paper_by_any_name():
+    for name in ("llava-1.5-7b", "llava-hf/llava-1.5-7b-hf", "/data/models/llava-1.5-7b-hf"):
+        assert suites.paper_of(name).model == "LLaVA-1.5-7B"
+    assert suites.paper_of("/data/models/mine") is None
+
+
+def test_the_papers_resolutions_and_frames_go_with_the_models():
+    qwen, video = suites.load("paper-qwen"), suites.load("paper-video")
+    assert qwen.arguments_for("Qwen/Qwen2.5-VL-7B-Instruct") == {"resolution": 1008, "square": "pad"}
+    assert qwen.arguments_for("/models/Qwen3-VL-8B-Instruct") == {"resolution": 1024, "square": "pad"}
+    llava = suites.load("paper-llava")
+    assert llava.arguments_for("llava-hf/llava-1.5-7b-hf") == {"question": "released"}
+    assert llava.arguments_for("llava-hf/llava-v1.6-vicuna-7b-hf") == {
+        "question": "released",
+        "resolution": 672,
+        "square": "crops",
+    }
+    assert video.arguments_for("/models/LLaVA-Video-7B-Qwen2") == {"frames": 64, "llava_video": True}
+
+
+def test_the_release_s_way_can_be_taken_back(tmp_path):
+    plan = suites.Plan(
+        suites.load("paper-qwen"), "Qwen2.5-VL-7B", [], [], tmp_path, None, {"square": "stretch", "resolution": None}
+    )
+    assert plan.given == {"square": "stretch"}
+
+
+def test_another_version_of_a_benchmark_is_run_only_by_its_name():
+    for name, default, other in (
+        ("paper-qwen", ("MMBench", "MMBench_DEV_EN_V11"), ("MMBench-V1.0", "MMBench_DEV_EN")),
+        ("paper-llava", ("MMBench", "mmbench_en_dev_static"), ("MMBench-V1.1", "MMBench_DEV_EN_V11")),
+    ):
+        suite = suites.load(name)
+        run, left = suite.choose([], judge=True)
+        assert default in [(each.name, *each.tasks) for each in run]
+        assert other[0] not in [each.name for each in [*run, *left]]
+        assert [(each.name, *each.tasks) for each in suite.choose([other[0]], judge=False)[0]] == [other]
+
+
+QWEN = Benchmark("HallusionBench", "vlmeval", ("HallusionBench", "Mine:ImageMCQDataset"), ("split=Overall|?Acc",))
+
+
+def test_vlmeval_is_started_with_what_its_command_takes(tmp_path, monkeypatch):
+    for name in harness.JUDGES:
+        monkeypatch.delenv(name, raising=False)
+    cell = Cell(QWEN, Setting("eadp", 0.25, {"mu": 0.3}), "some/model", tmp_path, {"resolution": 1008}, samples=5)
+    assert harness.command(cell, "python") == [
+        *("python", "-m", "eadp", "vlmeval", "--model", "some/model", "--data", "HallusionBench,Mine:ImageMCQDataset"),
+        *("--method", "eadp", "--out", str(tmp_path / "harness"), "--journal", str(tmp_path / "journal")),
+        *("--keep", "0.25", "--set", "mu=0.3", "--set", "resolution=1008", "--limit", "5"),
+        *("--judge", "exact_matching"),
+    ]
+    everything = Cell(QWEN, Setting(ALL), "some/model", tmp_path, {})
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    started = harness.command(everything, "python")
+    assert started[started.index("--method") + 1] == "none"
+    assert not {"--keep", "--judge", "--limit"} & set(started)
+
+
+def test_ranks_share_a_task_of_lmms_eval_only(tmp_path):
+    own = Benchmark("GQA", "lmms-eval", ("gqa",), ("exact_match,none",))
+    started = harness.command(Cell(own, Setting(ALL), "some/model", tmp_path, {}, batch=4, ranks=2), "python")
+    assert started[:6] == ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
+    with pytest.raises(ValueError, match="one process, prompt by prompt"):
+        harness.command(Cell(QWEN, Setting(ALL), "some/model", tmp_path, {}, ranks=2), "python")
+    with pytest.raises(ValueError, match="no commas"):
+        harness.command(Cell(own, Setting(ALL), "some/model", tmp_path / "a,b", {}), "python")
+
+
+def test_vlmevals_figures_are_read_from_its_status(tmp_path):
+    cell = Cell(QWEN, Setting(ALL), "some/model", tmp_path, {})
+    status = cell.output / "model" / "status.json"
+    status.parent.mkdir(parents=True)
+    states = {"HallusionBench": {"metrics": {"split=Overall|aAcc": 60.0, "split=VD|aAcc": 1.0}}}
+    states["Mine"] = {"metrics": {"split=Overall|fAcc": 40.0}}
+    status.write_text(json.dumps({"datasets": states}))
+    assert QWEN.value(harness.figures(cell)) == 50
+    states["Mine"] = {"error_message": "no such file"}
+    status.write_text(json.dumps({"datasets": states}))
+    with pytest.raises(ValueError, match="did not score Mine:ImageMCQDataset: no such file"):
+        harness.figures(cell)
+
+
+def test_a_figure_must_be_named_unambiguously():
+    with pytest.raises(ValueError, match="fits 2 figures of HallusionBench"):
+        QWEN.value({"HallusionBench": {"split=Overall|aAcc": 1.0, "split=Overall|fAcc": 2.0}})
+    with pytest.raises(ValueError, match="gave no figures of HallusionBench"):
+        QWEN.value({})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("imagenet",), "known: pocket, paper-llava, paper-qwen, paper-video"),
+        (("paper-llava", "--only", "ImageNet"), "it has VQAv2, VQAv2-val, GQA"),
+        (("paper-llava", "--model", "mine"), "give --keep, or the paper's model with --beside"),
+        (("paper-llava", "--beside", "mine"), "no figures of 'mine'"),
+        (("paper-video",), "give one with --model"),
+        (("paper-llava", "--python", "/nowhere/python"), "not a Python interpreter that runs"),
+        (("paper-llava", "--python", sys.executable), "pip install 'eadp[lmms-eval]'"),
+        (("paper-llava", "--suite", "pocket"), "give one suite"),
+        (("pocket", "--only", "GQA"), "--only is for suites that a harness runs"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(tmp_path, given, says):
+    result = run("eval", *given, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert says in said(result)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_suite_that_cannot_be_read_says_what_one_has(tmp_path):
+    path = tmp_path / "suite.json"
+    for content, says in (
+        ("{", "is not a suite"),
+        ("{}", "'benchmarks'"),
+        ('{"benchmarks": [{"name": "a", "tasks": ["b"], "metrics": ["c"], "harness": "own"}]}', "got 'own'"),
+    ):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=says):
+            suites.load(str(path))
+
+
+def test_a_folder_of_another_suite_is_refused(working):
+    assert run(*arguments(working, "--only", "GQA", "--methods", "eadp", "--keep", "64")).exit_code == 0
+    changed = json.loads((working / "suite.json").read_text())
+    changed["benchmarks"][0]["scale"] = 1
+    (working / "suite.json").write_text(json.dumps(changed))
+    result = run(*arguments(working, "--only", "GQA", "--methods", "eadp", "--keep", "64"))
+    assert result.exit_code == 2
+    assert "as another suite measured it" in said(result)
+    manifest, _ = Journal.read(working / "out")
+    assert manifest["settings"]["model"] == MODEL
+
+
+def test_the_docs_show_the_suites_as_they_are():
+    page = ROOT / "docs" / "evaluate.md"
+    assert run("suites", "--markdown").output.strip() in page.read_text()

@@ -1,0 +1,198 @@
+"""Sweeps: what is run, that it goes on after a kill, and what the report says."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers import fake_lmms_eval
+from typer.testing import CliRunner
+
+from eadp.cli import app
+from eadp.evaluate import compare, paper, pocket, sweep, sweep_report
+from eadp.evaluate.scores import Run
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["sweep", *map(str, arguments)], env={"COLUMNS": "200"})
+    return result, " ".join(result.output.replace("│", " ").split())
+
+
+def planned(*texts, combined=False, options=None):
+    return sweep.plan("eadp", 16, options or {}, sweep.over(texts), combined)
+
+
+def test_one_setting_at_a_time():
+    plan = planned("beta=0,2,5", "dispersion=entropy,variance")
+    assert [[point.changed for point in block] for block in plan.blocks] == [
+        [{"beta": 0}, {"beta": 2}, {"beta": 5}],
+        [{"dispersion": "entropy"}, {"dispersion": "variance"}],
+    ]
+    # β = 2 and entropy are the defaults: they are run once, as the base.
+    assert [setting.options for setting in plan.settings] == [{}, {"beta": 0}, {"beta": 5}, {"dispersion": "variance"}]
+
+
+def test_every_combination():
+    plan = planned("beta=0,2", "mu=0,1", combined=True)
+    (block,) = plan.blocks
+    assert [point.changed for point in block] == [{"beta": b, "mu": m} for b in (0, 2) for m in (0, 1)]
+    assert len(plan.settings) == 5
+
+
+def test_the_budget_and_other_methods_can_be_tried():
+    plan = planned("keep=8,16,0.5")
+    assert [setting.keep for setting in plan.settings] == [16, 8, 0.5]
+    plan = sweep.plan("fastv", 0.25, {}, sweep.over(["layers=[1],[3]"]))
+    assert [setting.options["layers"] for setting in plan.settings[1:]] == [(1,), (3,)]
+
+
+def test_options_that_hold_everywhere():
+    plan = planned("beta=0,5", options={"mu": 0.3})
+    assert plan.base.options == {"mu": 0.3}
+    assert plan.blocks[0][0].setting.options == {"mu": 0.3, "beta": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "--over beta=0,0.5,2"),
+        (("--over", "beta"), "written beta=0,0.5,2, got 'beta'"),
+        (("--over", "betta=1"), "eadp has no option betta; it has"),
+        (("--over", "beta=-1"), "beta must be 0 or more"),
+        (("--over", "beta=many"), "beta of eadp is a number, 2.0 by default, got 'many'"),
+        (("--over", "dispersion=chaos"), "unknown dispersion 'chaos'; known: entropy"),
+        (("--over", "beta=1", "--over", "beta=2"), "beta is given twice"),
+        (("--over", "beta=1", "--keep", "8,16"), "--over keep=8,16,32"),
+        (("--over", "beta=1", "--method", "edap"), "unknown method 'edap'"),
+        (("imagenet", "--over", "beta=1"), "unknown suite"),
+        (("--paper", "--grid"), "one setting at a time"),
+    ],
+)
+def test_errors_say_what_would_be_right(tmp_path, arguments, says):
+    result, output = run(*arguments, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert says in output
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_papers_values_are_settings_of_the_method():
+    values = sweep.of_the_paper()
+    assert values["beta"] == [0, 0.5, 2, 5, 10]
+    assert set(values) == {"mu", "q", "beta", "tau", "gamma", "smoothing", "aggregation", "dispersion"}
+    assert len(sweep.plan("eadp", 16, {}, values).settings) == 28  # 35 rows, the default in all eight groups
+    assert sweep.ablations()["q", 0.3] == 68.6
+    assert len(sweep.ablations()) == 35
+    allocations = {row.setting for row in paper.table("dynamic-allocation").rows}
+    assert all(sweep.plan("eadp", 16, {}, sweep.over([text])) for text in allocations)
+
+
+def made(combined=False):
+    """A sweep whose scores are known: the base has 80 of 100 right, β = 0 loses 20 of them, all else nothing."""
+    plan = planned("beta=0,2,5", "mu=0.5,1", combined=combined)
+    right = {s.key: 60 if s.options.get("beta") == 0 else 80 for s in plan.settings}
+    runs = {key: Run.of(key, [n < first for n in range(100)]) for key, first in right.items()}
+    return plan, sweep.results(plan, runs)
+
+
+def test_each_value_is_set_against_the_default():
+    _, (beta, mu) = made()
+    assert [tried.scores[0] for tried in beta] == pytest.approx([60, 80, 80])
+    assert [tried.is_base for tried in beta] == [False, True, False]
+    assert beta[0].against.difference == pytest.approx(-20)
+    assert beta[0].against.real
+    assert not mu[1].against.real
+    assert beta[1].scores[1:] == pytest.approx((71.1, 86.7), abs=0.1)
+
+
+def test_the_report_says_what_is_real_and_what_the_paper_has(tmp_path):
+    plan, blocks = made()
+    lines = [line for block in sweep_report.rows(blocks, beside_paper=True) for line in block]
+    assert lines[0][0] == "beta=0"
+    assert lines[0][3] == "-20.0"
+    assert lines[0][5:] == ["yes", "67.8"]
+    assert lines[1][3] == "default"
+    written = sweep_report.write(plan, {"pocket": blocks}, tmp_path)
+    assert [path.name for path in written] == ["sweep.json", "sweep.md", "sweep-pocket.png"]
+    content = json.loads(written[0].read_text())
+    assert content["benchmarks"]["pocket"][0][0]["against_default"]["real"] is True
+    assert "| beta=0 | 60.0 |" in written[1].read_text()
+    assert written[2].read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_harness_that_keeps_no_scores_of_samples_has_its_figure_alone(tmp_path):
+    plan = planned("beta=0,2")
+    blocks = sweep.results(plan, {}, {plan.base.key: 1500.0})
+    assert list(sweep_report.rows(blocks)) == [
+        [["beta=0", "–", "–", "–", "–", "", ""], ["beta=2", "1500.0", "–", "–", "default", "", ""]]
+    ]
+    assert len(sweep_report.write(plan, {"MME": blocks}, tmp_path)) == 3
+
+
+def test_combinations_are_reported_and_drawn(tmp_path):
+    plan, blocks = made(combined=True)
+    assert len(blocks[0]) == 6
+    assert "beta=0, mu=1" in sweep_report.as_markdown(plan, "pocket", blocks)
+    assert sweep_report.plot(plan, "pocket", blocks, tmp_path / "grid.png").exists()
+
+
+def test_a_suite_of_a_harness_gives_a_table_for_each_benchmark(working):
+    """Beside what the harness reports, the paired difference of the scores that it logs for samples."""
+    given = ("--over", "keep=32,96", "--keep", "64", "--only", "gqa,mme", "--python", working / "python")
+    result, output = run(working / "suite.json", *given, "--out", working / "out")
+    assert result.exit_code == 0, result.output
+    assert "GQA: eadp 64, 12 samples" in output
+    assert "MME: eadp 64, 24 samples" in output
+    content = json.loads((working / "out" / "sweep.json").read_text())
+    few, more = content["benchmarks"]["GQA"][0]
+
+    def right(keep):
+        return sum(fake_lmms_eval.right("first", number, "eadp", keep) for number in range(fake_lmms_eval.SAMPLES))
+
+    assert few["figure"] == few["score"] == pytest.approx(100 * right(32) / fake_lmms_eval.SAMPLES)
+    assert more["against_default"]["difference"] == pytest.approx(
+        100 * (right(96) - right(64)) / fake_lmms_eval.SAMPLES
+    )
+    assert content["benchmarks"]["MME"][0][0]["figure"] < 2 < content["benchmarks"]["MME"][0][0]["score"]
+    assert (working / "out" / "sweep-MME.png").exists()
+    a, b = compare.pairs(f"{working / 'out'}:keep=32 GQA", ":keep=96 GQA")[0]
+    assert compare.difference(a, b).difference == pytest.approx(100 * (right(32) - right(96)) / fake_lmms_eval.SAMPLES)
+
+
+ARGUMENTS = ("--over", "beta=0,5", "--keep", "8", "--samples", "20")
+
+
+def test_a_sweep_on_pocket_and_again_from_its_folder(tmp_path, monkeypatch):
+    first, output = run(*ARGUMENTS, "--out", tmp_path)
+    assert first.exit_code == 0, first.output
+    assert "pocket: eadp 8, 20 samples" in output
+    found = (tmp_path / "sweep.json").read_text()
+
+    def not_again(*arguments, **options):
+        raise AssertionError("all answers are in the folder")
+
+    monkeypatch.setattr(pocket, "load_model", not_again)
+    second, again = run(*ARGUMENTS, "--out", tmp_path)
+    assert second.exit_code == 0
+    assert (tmp_path / "sweep.json").read_text() == found
+    assert output.split("samples", 1)[1] == again.split("samples", 1)[1]
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on_to_the_same_table(tmp_path):
+    whole, _ = run(*ARGUMENTS, "--out", tmp_path / "whole")
+    assert whole.exit_code == 0
+    killed = tmp_path / "killed"
+    command = [sys.executable, "-c", "from eadp.cli import app; app()", "sweep", *ARGUMENTS, "--out", str(killed)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+        while not (killed / "samples.jsonl").exists() or not (killed / "samples.jsonl").read_text().count("\n"):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    assert not (killed / "sweep.json").exists()
+    resumed, _ = run(*ARGUMENTS, "--out", killed)
+    assert resumed.exit_code == 0
+    for name in ("sweep.json", "sweep.md"):
+        assert (killed / name).read_text() == (tmp_path / "whole" / name).read_text()

@@ -1,0 +1,82 @@
+"""Every method that prunes before the language model, on every family: what must hold whatever is chosen."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from helpers import tiny
+from helpers.manual_pruning import answers
+from helpers.prompts import CLIPS, IMAGES, Sizes, every_prompt
+from helpers.simple_methods import Guide
+from torch import Tensor
+
+import eadp
+from eadp.core import Selection
+from eadp.methods import NAMES, make
+from eadp.methods.base import REGISTRY
+from eadp.models import Picture
+
+BEFORE = [name for name in NAMES if REGISTRY[name].stage == "before"]
+KEEP = 0.4
+
+
+def exact(name: str) -> dict[str, bool]:
+    """Where a release keeps more or fewer tokens than asked for, it may be told not to."""
+    return {"exact": True} if hasattr(REGISTRY[name], "exact") else {}
+
+
+def pruning(family: str, name: str, keep: float) -> eadp.Pruned:
+    guide = Guide("tower" if family.startswith("llava") else "language") if "text" in REGISTRY[name].needs else None
+    return eadp.attach(tiny.model(family), method=name, keep=keep, guide=guide, question="Which one?", **exact(name))
+
+
+def promised(name: str, picture: Picture, selection: Selection) -> int:
+    """How many tokens a method keeps: the budget to the token. An image has a resolution of whole rows and columns, so
+    that `downsample` keeps the most tokens that fit into the budget that way."""
+    method, newlines = make(name, keep=KEEP, **exact(name)), len(picture.newline_slots)
+    if picture.layout is None and name == "divprune":
+        newlines = 0  # Frames are pruned one by one, without the newline behind the clip.
+    if len(selection) == selection.total and selection.merge is None:
+        return len(picture) + selection.newlines
+    if name != "downsample":
+        return method.sent(len(picture), newlines)
+    return sum(rows * columns for rows, columns in method.resolution(picture.grids, picture.square_only))
+
+
+@cache
+def unpruned(family: str, video: bool) -> Tensor:
+    sizes = (CLIPS if video else IMAGES)[family]
+    return tiny.model(family)(**tiny.inputs(family, sizes)).logits
+
+
+@every_prompt
+@pytest.mark.parametrize("name", BEFORE)
+def test_every_method_on_every_family(family: str, sizes: Sizes, name: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, sizes)
+    with pruning(family, name, KEEP) as pruned:
+        tokens, logits = answers(model, **inputs, max_new_tokens=3)
+        together, pictures = pruned.last, pruned.pictures
+        for selection, picture in zip(together, pictures, strict=True):
+            assert selection.sent == promised(name, picture, selection)
+            assert selection.method.split(" (")[0] == name
+            assert bool((selection.indices.diff() > 0).all())
+            assert 0 <= int(selection.indices[0]) <= int(selection.indices[-1]) < selection.total == len(picture)
+            assert sum(selection.quotas) == len(selection) or len(selection) == selection.total
+
+        again, uncached = answers(model, **inputs, max_new_tokens=3, use_cache=False)
+        assert torch.equal(again, tokens)
+        torch.testing.assert_close(uncached, logits, rtol=1e-4, atol=1e-4)
+        assert [each.indices.tolist() for each in pruned.last] == [each.indices.tolist() for each in together]
+
+        single = []
+        for row in range(2):
+            alone = tiny.inputs(family, sizes[row : row + 1], first=row)
+            torch.testing.assert_close(model(**alone).logits[:, -1], logits[row, :1], rtol=1e-4, atol=1e-4)
+            single += pruned.last
+        assert [each.indices.tolist() for each in single] == [each.indices.tolist() for each in together]
+
+    with pruning(family, name, 1.0) as pruned:
+        assert torch.equal(model(**inputs).logits, unpruned(family, sizes is CLIPS.get(family)))
+        assert all(len(each) == each.total for each in pruned.last)

@@ -1,0 +1,156 @@
+"""How a stage trains: Muon and AdamW, one schedule, and a checkpoint to resume from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.progress import Progress
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from training import distributed
+
+WARM_UP = 100
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, made orthogonal: U Vᵀ in place of U Σ Vᵀ by Newton–Schulz steps, in single precision.
+
+    (torch.optim.Muon does them in bfloat16, which takes seconds a step on a CPU that has no such arithmetic.)
+    """
+
+    def __init__(self, matrices: list[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.05) -> None:
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "decay": decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape.setdefault(parameter.shape, []).append(parameter)
+            for shape, parameters in by_shape.items():
+                updates = orthogonal(torch.stack([self._direction(p, group["momentum"]) for p in parameters]))
+                size = 0.2 * max(shape) ** 0.5
+                for parameter, update in zip(parameters, updates, strict=True):
+                    parameter.mul_(1 - group["lr"] * group["decay"]).add_(update, alpha=-group["lr"] * size)
+
+    def _direction(self, parameter: nn.Parameter, momentum: float) -> Tensor:
+        mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        mean.lerp_(grad, 1 - momentum)
+        return grad.lerp(mean, momentum)
+
+
+def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
+    """The quintic Newton–Schulz iteration x ← a x + (b xxᵀ + c (xxᵀ)²) x, which drives singular values towards 1."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+class Optimizer:
+    """Muon for the matrices of CLIP's layers, AdamW for all else. lr is AdamW's; Muon's updates are as large."""
+
+    def __init__(self, modules: list[nn.Module], lr: float, steps: int) -> None:
+        parameters = {id(p): (n, p) for m in modules for n, p in m.named_parameters() if p.requires_grad}
+        matrices = [p for name, p in parameters.values() if p.ndim == 2 and "encoder.layers." in name]
+        chosen = {id(p) for p in matrices}
+        rest = [p for _, p in parameters.values() if id(p) not in chosen]
+        self.parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(rest, lr, betas=(0.9, 0.98), weight_decay=0.01)]
+        if matrices:
+            self.parts.append(Muon(matrices, lr))
+        self.parameters = matrices + rest
+        self.lr, self.steps = lr, steps
+
+    def step(self, loss: Tensor, number: int) -> None:
+        """Warm up, stay, and go down to nothing over the last third."""
+        lr = self.lr * min(1.0, (number + 1) / WARM_UP, 3 * (self.steps - number) / self.steps)
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+            for group in part.param_groups:
+                group["lr"] = lr
+        loss.backward()
+        distributed.average_gradients(self.parameters)
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        for part in self.parts:
+            part.step()
+
+
+class Stage:
+    """One stage of the recipe: `run` calls `step(number)` for its losses, shows them, and saves now and then.
+
+    A stage that was finished is loaded and skipped; one that was interrupted goes on at its last checkpoint. Every step
+    has its own seed, so that an interrupted run ends where an uninterrupted one would.
+    """
+
+    def __init__(self, name: str, folder: Path, modules: dict[str, nn.Module], steps: int, lr: float) -> None:
+        self.name, self.modules, self.steps = name, modules, steps
+        self.optimizer = Optimizer(list(modules.values()), lr, steps)
+        self.file = folder / f"{name}.safetensors"
+
+    def run(self, progress: Progress, step: Callable[[int], dict[str, Tensor]], every: int = 100) -> None:
+        start = self.read()
+        task = progress.add_task(self.name, total=self.steps, completed=start)
+        sums: dict[str, float] = {}
+        for number in range(start, self.steps):
+            torch.manual_seed(distributed.size() * number + distributed.rank())
+            losses = step(number)
+            self.optimizer.step(sum((losses[name] for name in losses if name != "right"), torch.zeros(())), number)
+            for name, loss in losses.items():
+                sums[name] = 0.95 * sums.get(name, loss.item()) + 0.05 * loss.item()
+            shown = " ".join(f"{name} {value:.3f}" for name, value in sums.items())
+            progress.update(task, advance=1, description=f"{self.name}: {shown}")
+            if distributed.rank() == 0 and ((number + 1) % every == 0 or number + 1 == self.steps):
+                self._save(number + 1)
+                progress.console.print(f"{self.name} {number + 1}/{self.steps}  {shown}")
+
+    def _save(self, done: int) -> None:
+        tensors = {
+            f"{name}.{key}": value.contiguous().clone()
+            for name, module in self.modules.items()
+            for key, value in module.state_dict().items()
+        }
+        for index, part in enumerate(self.optimizer.parts):
+            for parameter, state in part.state_dict()["state"].items():
+                for key, value in state.items():
+                    tensors[f"optimizer.{index}.{parameter}.{key}"] = value.contiguous().clone()
+        scratch = self.file.with_suffix(".tmp")
+        save_file(tensors, scratch, {"done": str(done)})
+        scratch.replace(self.file)
+
+    def read(self) -> int:
+        """The last checkpoint, if there is one; how many steps it had done."""
+        if not self.file.exists():
+            return 0
+        with safe_open(self.file, "pt") as saved:
+            tensors = {key: saved.get_tensor(key) for key in saved.keys()}  # noqa: SIM118 (not a mapping)
+            done = int(saved.metadata()["done"])
+        for name, module in self.modules.items():
+            length = len(name) + 1
+            module.load_state_dict({k[length:]: v for k, v in tensors.items() if k.startswith(f"{name}.")})
+        for index, part in enumerate(self.optimizer.parts):
+            state = part.state_dict()
+            for full, value in tensors.items():
+                if full.startswith(f"optimizer.{index}."):
+                    _, _, parameter, key = full.split(".")
+                    state["state"].setdefault(int(parameter), {})[key] = value
+            part.load_state_dict(state)
+        return done
+
+
+def batch_rows(number: int, batch: int, total: int) -> NDArray[np.int64]:
+    """This worker's part of batch `number`; the order is new every time that all rows were seen."""
+    epoch, turn = divmod(number, total // batch)
+    order = np.random.default_rng((7, epoch)).permutation(total)
+    return order[turn * batch : (turn + 1) * batch][distributed.rank() :: distributed.size()]
