@@ -50,7 +50,7 @@ def _with_newlines(vector: Vector, tokens: VisualTokens) -> dict[str, Any]:
     breaks = whole + torch.arange(1, count + 1) * (width + 1) - 1
 
     method = DivPrune(keep=vector.settings["ratio"])
-    picks, selection = method.picks(tokens), method.select(tokens)
+    picks, selection = method.pick(tokens), method.select(tokens)
     source = torch.where(picks.indices < total, picks.indices, -1)
     theirs = vector["order"]
     order = torch.where(source >= 0, places[source.clamp(min=0)], _settled(theirs, breaks, picks.indices - total))

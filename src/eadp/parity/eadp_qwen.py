@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods.base import Method
+from eadp.methods.base import BeforeMethod
 from eadp.methods.eadp import EADP
 from eadp.parity.eadp_llava import settings_of, stages
 from eadp.parity.vectors import Vector
@@ -52,7 +52,7 @@ def images(vector: Vector) -> list[VisualTokens]:
     ]
 
 
-def pruned(vector: Vector, method: Method) -> list[Selection]:
+def pruned(vector: Vector, method: BeforeMethod) -> list[Selection]:
     """Each image with the whole budget for itself; one that fits stays whole."""
     found = []
     for number, tokens in enumerate(images(vector)):

@@ -23,7 +23,7 @@ def replay(vector: Vector) -> dict[str, Any]:
     )
     tokens = _tokens(vector, method)
     found = method.select(tokens)
-    picked = list(zip(method.picked(tokens), tokens.blocks, strict=True))
+    picked = list(zip(method.group_tokens(tokens), tokens.blocks, strict=True))
     chosen = [torch.cat([part.anchors, part.buffers]).sort().values + block.start for part, block in picked]
     order = tokens.in_sequence(found.indices)
     return {

@@ -37,7 +37,7 @@ def replay(vector: Vector) -> dict[str, Any]:
         "attention": scores,
         "outliers": rows[:out],
         "even": rows[out:],
-        "step": method.step(out / len(tokens)),
+        "step": method.sampling_step(out / len(tokens)),
         "kept": rows.sort().values,
         "rows_index": rows,
         "neighbours": gained.nonzero()[:, 1].view(len(rows), -1),

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from eadp.methods.inside import per_layer
-from eadp.methods.sparsevlm import PUBLISHED, PUBLISHED_TOTAL, SparseVLM, rater_fit, raters
+from eadp.methods.inside import tokens_per_layer
+from eadp.methods.sparsevlm import PUBLISHED, PUBLISHED_TOTAL, SparseVLM, rater_fit, select_raters
 from eadp.parity.sequence import Shown
 from eadp.parity.vectors import Vector
 
@@ -23,7 +23,7 @@ def schedule(vector: Vector) -> dict[str, Any]:
     method = SparseVLM(keep=settings["retain"]) if named else SparseVLM(table=table)
     cuts = method.cuts(total, depth)
     return {
-        "tokens_entering_layer": per_layer(cuts, total, depth),
+        "tokens_entering_layer": tokens_per_layer(cuts, total, depth),
         "kept_at_cut": [cut.keep - cut.merged for cut in cuts],
         "clusters_at_cut": [cut.merged for cut in cuts],
     }
@@ -42,11 +42,11 @@ def cut(vector: Vector) -> dict[str, Any]:
     chosen = method.choose(here, view)
     fit = rater_fit(view.visual_inputs, view.text_inputs)
     scores, merge = cast(Tensor, chosen.scores), cast(Tensor, chosen.merge)
-    back = method.recycling(here, scores, states)
+    back = method.cluster_dropped(here, scores, states)
     rows, kept = merge @ states, here.keep - here.merged
     return {
         "rater_fit": fit,
-        "raters": raters(fit),
+        "raters": select_raters(fit),
         "scores": scores,
         "kept": cast(Tensor, chosen.rows)[:kept],
         "candidates": back.candidates,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from eadp.core import Box, Grid, Scoring, Selection, TextGuide, VisualTokens, relevance
-from eadp.methods.base import Method, Need
+from eadp.methods.base import BeforeMethod, Need
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -124,11 +124,8 @@ def diagnose_sign(
 
 
 @dataclass(frozen=True)
-class _Recorder(Method):
-    """Looks at what a method is given, and keeps one token so that the language model has little to do.
-
-    It has no name, so that it is not among the methods.
-    """
+class _Recorder(BeforeMethod):
+    """Looks at what a method is given, and keeps one token so that the language model has little to do."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
 

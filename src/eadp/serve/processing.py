@@ -16,9 +16,10 @@ from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.parse import ImageEmbeddingItems
 
+from eadp.methods import NoPruning
 from eadp.methods.base import Positions
 from eadp.models.question import question_of
-from eadp.serve.request import EVERYTHING, KEY, Request, ServerSettings
+from eadp.serve.request import KEY, Request, ServerSettings
 from eadp.serve.stock import Stock
 
 REQUEST, IMAGE = "eadp_request", "eadp_image"
@@ -43,13 +44,13 @@ class PruningProcessor(Stock):
     def apply(self, inputs: Any, timing_ctx: Any) -> Any:
         own = dict(inputs.hf_processor_mm_kwargs)
         request = self._server.request(own.pop(KEY, None))
-        if request.method is not None and inputs.mm_data_items.get_count("image", strict=False):
+        if request.prunes and inputs.mm_data_items.get_count("image", strict=False):
             own[KEY] = self._asked(request, inputs.prompt).to_json()
         return super().apply(replace(inputs, hf_processor_mm_kwargs=own), timing_ctx)
 
     def _asked(self, request: Request, prompt: Sequence[int]) -> Request:
         """The request with its question. Methods that read none get none, so that all questions share their hits."""
-        if request.method is None or not request.reads:
+        if not request.reads:
             return replace(request, question="")
         question = request.question or question_of(
             torch.tensor(prompt), self.info.get_tokenizer(), self.info.get_hf_config()
@@ -64,7 +65,7 @@ class PruningProcessor(Stock):
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
         """The most that an image can take is all its tokens: a request may ask for that."""
         inputs = super().get_dummy_inputs(*args, **kwargs)
-        return replace(inputs, hf_processor_mm_kwargs={KEY: {"keep": EVERYTHING}})
+        return replace(inputs, hf_processor_mm_kwargs={KEY: {"method": NoPruning.name}})
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
         request, own = _parted(hf_kwargs)
@@ -92,7 +93,7 @@ class PruningProcessor(Stock):
     ) -> Any:
         request, own = _parted(hf_processor_mm_kwargs)
         updates = super()._get_mm_prompt_updates(mm_items, own, out_mm_kwargs)
-        if request.method is None or "image" not in updates:
+        if not request.prunes or "image" not in updates:
             return updates
         return {
             **updates,
@@ -121,4 +122,5 @@ def shows_attention(mm_config: Any) -> bool:
 def _parted(kwargs: Mapping[str, object]) -> tuple[Request, dict[str, object]]:
     """Our request, as `apply` wrote it, and what is the stock processor's."""
     own = dict(kwargs)
-    return Request.from_json(str(own.pop(KEY, "{}"))), own
+    request = own.pop(KEY, None)
+    return Request(NoPruning()) if request is None else Request.from_json(str(request)), own
