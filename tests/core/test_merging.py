@@ -14,8 +14,7 @@ from torch import Tensor
 
 import eadp
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods import Method
-from eadp.methods.base import REGISTRY
+from eadp.methods import BeforeMethod, Method, get_method_class
 from eadp.models import family_of
 from eadp.runtime.attach import Pruned
 
@@ -57,8 +56,8 @@ class Sent:
 
 def sent(family: str, sizes: Sizes, method: str | Method, **settings: Any) -> Sent:
     model, inputs, calls = tiny.model(family), tiny.inputs(family, sizes), []
-    name = method if isinstance(method, str) else method.name
-    if "text" in REGISTRY[name].needs:
+    needs = get_method_class(method).needs if isinstance(method, str) else method.needs
+    if "text" in needs:
         settings |= {"guide": Guide("tower" if family.startswith("llava") else "language"), "question": "Which?"}
 
     def call() -> dict[str, Any]:
@@ -232,7 +231,7 @@ def test_gradients_reach_the_tower_through_merged_rows() -> None:
 
 
 @dataclass(frozen=True)
-class Misplaced(Method):
+class Misplaced(BeforeMethod):
     """Says of its rows what cannot be."""
 
     name = "test_misplaced"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import eadp
 from eadp.core import Selection, VisualTokens
-from eadp.methods import Method
+from eadp.methods import BeforeMethod
 
 LLAVA = [[(28, 28)], [(28, 28), (28, 28)]]
 
@@ -111,7 +111,7 @@ def test_models_of_no_family_are_refused() -> None:
 
 
 @dataclass(frozen=True)
-class First(Method):
+class First(BeforeMethod):
     """Keeps the first `keep` tokens."""
 
     name = "test_first"
@@ -121,7 +121,7 @@ class First(Method):
         assert text is None
         assert tokens.aligned is None
         n = len(tokens)
-        return Selection(torch.arange(self.count(n)), n, self.name, scores=torch.arange(float(n)))
+        return Selection(torch.arange(self.count_to_keep(n)), n, self.name, scores=torch.arange(float(n)))
 
 
 def test_keep_is_a_count_a_share_or_more_than_there_is() -> None:
