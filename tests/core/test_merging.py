@@ -120,7 +120,7 @@ def test_merged_rows_go_through_the_model_s_own_projector(case: str, name: str) 
     given = sent(family, sizes, name, keep=7)
     selection = given.selection
     assert selection.merge_space == "tower"
-    assert not any("behind the projector" in note for note in selection.notes)
+    assert not any("after the projector" in note for note in selection.notes)
     assert len(given.rows) == len(selection) == (8 if name == "trim" else 7)
     torch.testing.assert_close(given.rows, by_hand(family, sizes, given), rtol=1e-4, atol=1e-4)
     # A token that absorbs nothing is the model's own row, bit for bit.
@@ -136,7 +136,7 @@ def test_merged_rows_go_through_the_model_s_own_projector(case: str, name: str) 
 def test_where_the_projector_takes_no_single_row_merging_is_behind_it(case: str, name: str) -> None:
     given = sent(*BEHIND[case], name, keep=7)
     assert given.selection.merge_space == "features"
-    assert any("behind the projector" in note for note in given.selection.notes)
+    assert any("after the projector" in note for note in given.selection.notes)
     torch.testing.assert_close(given.rows, given.selection.merge @ given.before, rtol=1e-4, atol=1e-4)
 
 

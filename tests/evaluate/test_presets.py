@@ -26,7 +26,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The presets that were made, each with the family of models that it was made for."""
     found: list[tuple[str, str]] = []
     real = EADP.preset
-    monkeypatch.setattr(EADP, "preset", lambda name, family: found.append((name, family)) or real(name, family))
+    monkeypatch.setattr(
+        EADP, "preset_settings", lambda name, family: found.append((name, family)) or real(name, family)
+    )
     return found
 
 

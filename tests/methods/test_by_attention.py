@@ -76,7 +76,7 @@ def test_visionzip_merges_behind_a_projector_that_takes_no_single_row() -> None:
     found = VisionZip(keep=4, contextual=2).select(tokens)
     assert found.merge_space == "features"
     assert found.rows.tolist() == [1, 3, 0, 4]
-    assert any("behind the projector" in note for note in found.notes)
+    assert any("after the projector" in note for note in found.notes)
     assert any("does not project CLS" in note for note in found.notes)
 
 
@@ -184,7 +184,7 @@ def test_prumerge_by_the_paper_s_text() -> None:
 
 def test_prumerge_s_even_samples() -> None:
     """About three for each outlier; the last token is never one; at least every token where a third stand out."""
-    assert [PruMerge().step(share) for share in (42 / 576, 78 / 576, 1 / 4, 1 / 2)] == [4, 2, 1, 1]
+    assert [PruMerge().sampling_step(share) for share in (42 / 576, 78 / 576, 1 / 4, 1 / 2)] == [4, 2, 1, 1]
     a = [0.01] * 21
     a[20], a[2] = 0.5, 0.5
     found = PruMerge().select(attended(a, torch.randn(21, 4), (3, 7)))

@@ -13,7 +13,7 @@ import torch
 from helpers import ROOT
 from torch import Tensor
 
-from eadp.core import VisualTokens, density_peaks
+from eadp.core import density_peaks
 from eadp.methods import get_method
 from eadp.methods.dart import DART, set_order
 from eadp.methods.fastv import FastV
@@ -231,7 +231,7 @@ def test_dart_takes_no_pivots_from_before_the_image() -> None:
     method = DART(keep=3, visual_pivots=2, text_pivots=2, exact=True)
     assert method.find_pivots(sight).text.tolist() == []
     assert len(method.choose(Cut(2, 3), sight)) == 3
-    with pytest.raises(ValueError, match="no words behind the image"):
+    with pytest.raises(ValueError, match="no words after the image"):
         DART(keep=3, visual_pivots=0).choose(Cut(2, 3), sight)
 
 
@@ -385,11 +385,6 @@ def test_layers_scale_with_depth() -> None:
 def test_wrong_settings_are_told(make_it: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         make_it()
-
-
-def test_there_is_nothing_to_select_before_the_language_model() -> None:
-    with pytest.raises(TypeError, match="inside the language model"):
-        FastV(keep=1).select(VisualTokens(torch.ones(4, 2), None, [(2, 2)]))
 
 
 def test_the_table_in_the_docs_is_what_the_command_prints() -> None:
