@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from PIL import Image
 
 import eadp
 
@@ -29,11 +30,13 @@ class Brightest(eadp.BeforeMethod):
 def count_kept(method: str | eadp.Method) -> int:
     """Run the pocket model on a grey image, and return how many visual tokens it processed."""
     model, processor = eadp.load_pocket()
+    content = [{"type": "image"}, {"type": "text", "text": "What is red?"}]
+    message: dict[str, Any] = {"role": "user", "content": content}
+    prompt = processor.apply_chat_template([message], add_generation_prompt=True)
+    inputs = processor(images=[Image.new("RGB", (256, 256), "grey")], text=[str(prompt)], return_tensors="pt")
     pruned: eadp.Pruned = eadp.attach(model, processor, method=method)
-    ids = torch.full((1, 256), int(model.config.image_token_id))
-    side = int(model.config.vision_config.image_size)
-    with torch.inference_mode(), pruned.asking("What is red?"):
-        model(input_ids=ids, pixel_values=torch.zeros(1, 3, side, side))
+    with torch.inference_mode():
+        model(**inputs)
     selection: eadp.Selection = pruned.last[0]
     eadp.detach(model)
     return len(selection)
