@@ -86,11 +86,13 @@ _LAZY = {
 """Names that need transformers, and where they are. They are imported at first use, so that `import eadp` is fast."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _LAZY[name]
-    return getattr(import_module(module), attribute)
+if not TYPE_CHECKING:  # where type checkers saw it, they would accept any misspelt name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, attribute = _LAZY[name]
+        return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:
