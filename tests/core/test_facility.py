@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eadp import core
-from eadp.core.similarity import CosineRows
+from eadp.core.similarity import LazySimilarity
 
 SOLVERS = ["numba", "torch"]
 
@@ -43,7 +43,7 @@ def test_rows_on_the_fly_pick_what_the_matrix_picks():
         f = features(150, seed)
         w = problem(150, seed)[1]
         dense = core.facility_location(core.token_similarity(f), w, 60)
-        lazy = core.facility_location(CosineRows.of(f), w, 60)
+        lazy = core.facility_location(LazySimilarity.from_features(f), w, 60)
         assert lazy.indices.tolist() == dense.indices.tolist()
         assert lazy.coverage == pytest.approx(dense.coverage, abs=1e-6)
         assert lazy.coverage <= lazy.bound <= 1
@@ -52,7 +52,7 @@ def test_rows_on_the_fly_pick_what_the_matrix_picks():
 @pytest.mark.parametrize("backend", [*SOLVERS, "rows"])
 def test_equal_tokens_tie_and_the_lowest_index_wins(backend):
     f = torch.eye(6, 8).repeat(5, 1)
-    sim = CosineRows.of(f) if backend == "rows" else core.token_similarity(f)
+    sim = LazySimilarity.from_features(f) if backend == "rows" else core.token_similarity(f)
     found = core.facility_location(sim, torch.ones(30), 30, backend=backend)
     assert found.indices.tolist() == list(range(30))
     assert (found.gains[6:] == 0).all()
@@ -108,7 +108,9 @@ def test_the_bound_holds_against_every_subset(backend, seed):
     f = features(11, seed)
     sim, w = core.token_similarity(f), problem(11, seed)[1]
     for k in (1, 2, 4, 6):
-        found = core.facility_location(CosineRows.of(f) if backend == "rows" else sim, w, k, backend=backend)
+        found = core.facility_location(
+            LazySimilarity.from_features(f) if backend == "rows" else sim, w, k, backend=backend
+        )
         total = w.sum().item()
         best = max(oracle.objective(sim.numpy(), w.numpy(), c) for c in itertools.combinations(range(11), k)) / total
         assert found.coverage <= best + 1e-6
@@ -127,7 +129,7 @@ def test_the_bound_is_tighter_than_the_textbook_one():
 def test_coverage_keeps_as_few_tokens_as_reach_it(backend, target):
     f = features(120, 5)
     w = problem(120, 5)[1]
-    sim = CosineRows.of(f) if backend == "rows" else core.token_similarity(f)
+    sim = LazySimilarity.from_features(f) if backend == "rows" else core.token_similarity(f)
     found = core.facility_location(sim, w, coverage=target, backend=backend)
     assert found.coverage >= target - 1e-5  # a share is reached when it is reached but for rounding
     if len(found.indices) > 1:
@@ -180,7 +182,7 @@ def test_bad_input(arguments, message, backend):
 def test_unknown_and_unfitting_backends_are_named():
     with pytest.raises(ValueError, match="'fast'; known: auto, numba, torch, rows"):
         core.facility_location(SIM, ONES, 2, backend="fast")
-    with pytest.raises(ValueError, match="'rows' takes CosineRows"):
+    with pytest.raises(ValueError, match="'rows' takes a LazySimilarity"):
         core.facility_location(SIM, ONES, 2, backend="rows")
     with pytest.raises(TypeError, match="whole number"):
         core.facility_location(SIM, ONES, 2.5)

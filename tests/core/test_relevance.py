@@ -14,7 +14,7 @@ from eadp.core import Aggregation, Scoring
 def score(visual, words, pooled, sign=-1, blocks=None, aggregation="neg_entropy", gamma=0.01, **how):
     """`core.relevance` with stage 1's settings by their names."""
     how = Scoring(aggregation=Aggregation(aggregation, gamma), **how)
-    return core.relevance(visual, words, pooled, sign=sign, blocks=blocks, how=how)
+    return core.relevance(visual, words, pooled, sign=sign, blocks=blocks, scoring=how)
 
 
 def texts(seed, n=48, m=9, c=24):

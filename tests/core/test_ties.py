@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eadp import core
-from eadp.core.similarity import CosineRows
+from eadp.core.similarity import LazySimilarity
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -43,7 +43,8 @@ def test_other_instructions_and_threads_pick_the_same(threads):
     """Kernels for another CPU, in a process of their own: PyTorch's without vectors, MKL's for any machine."""
     code = "import json; from helpers.tie_scenes import scenes_on_this_machine as found; print(json.dumps(found()))"
     other = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": str(threads)}
-    env = {**os.environ, "PYTHONPATH": str(TESTS), **other}
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    env = {**os.environ, "PYTHONPATH": path, **other}
     done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == scenes_on_this_machine()
 
@@ -171,7 +172,7 @@ def test_tokens_that_come_several_times(distinct, n, seed, data):
 def test_a_share_is_reached_when_nothing_is_left_to_gain(backend):
     features, weights = copies(normal(8, 24), weights_of(8))
     features = moved(features, 1)
-    similarity = CosineRows.of(features) if backend == "rows" else core.token_similarity(features)
+    similarity = LazySimilarity.from_features(features) if backend == "rows" else core.token_similarity(features)
     found = core.facility_location(similarity, weights, coverage=1.0, backend=backend)
     assert sorted(found.indices.tolist()) == list(range(8))
     assert found.coverage == pytest.approx(1, abs=1e-5)
@@ -189,11 +190,13 @@ def test_what_is_left_may_be_less_than_rounding_of_the_rest(backend):
 def test_a_share_that_is_just_reached_is_reached(backend, seed):
     """Eight directions at right angles: the kept ones count 1, the others 0.5."""
     right = moved(torch.linalg.qr(normal(8, 8).double()).Q.float(), seed)
-    similarity = CosineRows.of(right) if backend == "rows" else core.token_similarity(right)
+    similarity = LazySimilarity.from_features(right) if backend == "rows" else core.token_similarity(right)
     found = core.facility_location(similarity, torch.ones(8), coverage=0.75, backend=backend)
     assert found.indices.tolist() == [0, 1, 2, 3]
     assert found.coverage == pytest.approx(0.75, abs=1e-6)
-    both = core.cover_by_share(torch.cat([right, right]), torch.ones(16), [slice(0, 8), slice(8, 16)], 0.75)
+    both = core.facility_location_by_coverage(
+        torch.cat([right, right]), torch.ones(16), [slice(0, 8), slice(8, 16)], 0.75
+    )
     assert both.indices.tolist() == [0, 8, 1, 9, 2, 10, 3, 11]
 
 
@@ -202,12 +205,12 @@ def test_frames_that_are_equal_take_turns(seed):
     frame, weights = normal(12, 24), weights_of(12)
     features = moved(frame.repeat(3, 1), seed)
     blocks = [slice(0, 12), slice(12, 24), slice(24, 36)]
-    found = core.cover_by_share(features, weights.repeat(3), blocks, 0.8)
+    found = core.facility_location_by_coverage(features, weights.repeat(3), blocks, 0.8)
     alone = core.facility_location(core.token_similarity(frame), weights, 12).indices.tolist()
     turns = [index + block.start for index in alone for block in blocks]
     assert found.indices.tolist() == turns[: len(found.indices)]
     assert 3 < len(found.indices) < 36
-    everything = core.cover_by_share(
+    everything = core.facility_location_by_coverage(
         torch.cat([features, features]), weights.repeat(6), [slice(0, 36), slice(36, 72)], 1.0
     )
     assert sorted(everything.indices.tolist()) == [*range(12), *range(36, 48)]
@@ -215,4 +218,4 @@ def test_frames_that_are_equal_take_turns(seed):
 
 def test_equal_scores_rank_by_index_and_one_rounding_is_a_difference():
     up = torch.nextafter(torch.tensor(0.5), torch.tensor(1.0)).item()
-    assert core.ranked(torch.tensor([0.5, 0.7, 0.5, up, 0.7])).tolist() == [1, 4, 3, 0, 2]
+    assert core.rank_descending(torch.tensor([0.5, 0.7, 0.5, up, 0.7])).tolist() == [1, 4, 3, 0, 2]

@@ -3,7 +3,7 @@
 import torch
 
 from eadp import core
-from eadp.core.similarity import CosineRows
+from eadp.core.similarity import LazySimilarity
 
 N, K = 36, 20
 
@@ -13,7 +13,7 @@ SOLVERS = ["dpp numba", "dpp torch", "max-min numba", "max-min torch", "cover nu
 def solve(solver, features, weights, keep):
     selection, backend = solver.split()
     if selection == "cover":
-        similarity = CosineRows.of(features) if backend == "rows" else core.token_similarity(features)
+        similarity = LazySimilarity.from_features(features) if backend == "rows" else core.token_similarity(features)
         return core.facility_location(similarity, weights, keep, backend=backend)
     cosine = core.token_cosine(features)
     if selection == "max-min":

@@ -19,7 +19,7 @@ from eadp.core import (
     VisualTokens,
     outliers,
 )
-from eadp.core.merging import room_after, room_before
+from eadp.core.merging import add_position_after, add_position_before
 from eadp.methods import NAMES, make
 from eadp.methods.base import REGISTRY
 
@@ -50,8 +50,8 @@ def test_exactly_the_budget_whatever_the_blocks(name: str, grids: list[tuple[int
         ],
         tower=torch.randn(total, 4, generator=g),
         tower_cls=torch.randn(len(grids), 4, generator=g) if has_cls else None,
-        extra=torch.randn(extra, 6, generator=g) if seen_at else None,
-        extra_grids=seen_at,
+        downsampled=torch.randn(extra, 6, generator=g) if seen_at else None,
+        downsampled_grids=seen_at,
     )
     text = TextGuide(torch.randn(3, 5, generator=g), torch.randn(5, generator=g))
     assume(total > 1 or "text" not in method.needs)  # A map of one token says nothing: an error of its own.
@@ -197,10 +197,10 @@ def test_methods_that_need_the_question_say_so() -> None:
 
 def test_room_for_one_more_token() -> None:
     kept = torch.tensor([0, 2, 5])
-    assert room_after(kept, 6).tolist() == [0, 2, 4, 5]
-    assert room_before(kept, 6).tolist() == [0, 1, 2, 5]
+    assert add_position_after(kept, 6).tolist() == [0, 2, 4, 5]
+    assert add_position_before(kept, 6).tolist() == [0, 1, 2, 5]
     with pytest.raises(ValueError, match="no room"):
-        room_after(torch.arange(3), 3)
+        add_position_after(torch.arange(3), 3)
 
 
 def test_selections_are_counted_by_block() -> None:

@@ -92,7 +92,7 @@ def test_a_random_draw_depends_on_seed_and_image_alone() -> None:
 
 def test_downsample_puts_the_small_image_on_even_cells() -> None:
     """2×4 tokens seen at 1×2: two cells of 2×2, centred on tokens 0 and 2."""
-    tokens = VisualTokens(torch.randn(8, 3), None, [(2, 4)], extra=torch.randn(2, 3), extra_grids=[(1, 2)])
+    tokens = VisualTokens(torch.randn(8, 3), None, [(2, 4)], downsampled=torch.randn(2, 3), downsampled_grids=[(1, 2)])
     found = make("downsample", keep=3).select(tokens)
     assert found.indices.tolist() == [0, 2] == regular_cells((2, 4), (1, 2))[1].tolist()
     same(found.merge, rows(10, {8: 1}, {9: 1}))

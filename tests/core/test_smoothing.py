@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eadp import core
-from eadp.core.similarity import CosineRows
+from eadp.core.similarity import LazySimilarity
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 7])
@@ -50,7 +50,7 @@ def test_rows_on_demand_are_the_matrix():
     f = torch.randn(70, 12, generator=torch.Generator().manual_seed(0))
     f[3] = 0
     some = torch.tensor([0, 3, 69])
-    torch.testing.assert_close(CosineRows.of(f).rows(some), core.token_similarity(f)[some])
+    torch.testing.assert_close(LazySimilarity.from_features(f).rows(some), core.token_similarity(f)[some])
 
 
 def test_a_token_of_zero_norm_is_half_like_every_token():
@@ -62,8 +62,8 @@ def test_a_token_of_zero_norm_is_half_like_every_token():
 
 def test_the_matrix_is_held_only_within_its_limit():
     f = torch.randn(100, 4)
-    assert isinstance(core.similarity_within(f, 40_000), torch.Tensor)
-    assert isinstance(core.similarity_within(f, 39_999), CosineRows)
+    assert isinstance(core.build_similarity(f, 40_000), torch.Tensor)
+    assert isinstance(core.build_similarity(f, 39_999), LazySimilarity)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_matrix_is_held_only_within_its_limit():
         (lambda: core.smooth(torch.zeros(12), (3, 4), sigma=0), "sigma.*got 0"),
         (lambda: core.polarize(torch.zeros(3), -1), "beta must be 0 or more, got -1"),
         (lambda: core.token_similarity(torch.tensor([[1.0, float("inf")]])), r"features\[0, 1\] is inf"),
-        (lambda: core.token_similarity(torch.zeros(3)), "one row a token"),
+        (lambda: core.token_similarity(torch.zeros(3)), "one row per token"),
     ],
 )
 def test_bad_input(call, message):
