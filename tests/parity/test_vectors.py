@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from eadp import parity
 from eadp.cli import app
-from eadp.parity.vectors import Vector, vectors_in
+from eadp.parity.vectors import GoldenVector, load_vectors
 
 CASES = sorted(path.relative_to(GOLDEN).with_suffix("").as_posix() for path in GOLDEN.glob("*/*.npz"))
 
 
-def load(case: str) -> Vector:
-    return Vector.load((GOLDEN / case).with_suffix(".npz"))
+def load(case: str) -> GoldenVector:
+    return GoldenVector.load((GOLDEN / case).with_suffix(".npz"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -27,7 +27,7 @@ def test_we_compute_what_the_release_computes(case: str) -> None:
 
 
 def test_every_method_has_vectors_here() -> None:
-    assert {vector.method for vector in vectors_in(GOLDEN)} == set(parity.TITLES)
+    assert {vector.method for vector in load_vectors(GOLDEN)} == set(parity.TITLES)
 
 
 @pytest.mark.parametrize("case", ["eadp_llava/scene_64_1", "cdpruner/qwen_two_24", "trim/scene_100_09"])

@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
-
-Matrix = NDArray[np.floating]
-Vector = NDArray[np.float64]
 
 UNIT_ROUNDOFF = 2.0**-53
 """Relative error of one float64 rounding."""
