@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.small_tensors import directions, rows, same
+from helpers.small_tensors import assert_weights_close, merge_weights, unit_vectors
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -78,7 +78,7 @@ def test_divprune() -> None:
     from it the others are 160° (1.94), 170° (1.98) and 110° (1.34) away: token 1;
     to their nearest of {3, 1}, token 0 has 0.02 and token 2 has 0.83: token 2.
     """
-    tokens = VisualTokens(directions(0, 10, 90, 200), None, [(2, 2)])
+    tokens = VisualTokens(unit_vectors(0, 10, 90, 200), None, [(2, 2)])
     found = make("divprune", keep=3).select(tokens)
     assert found.order.tolist() == [3, 1, 2]
     assert found.indices.tolist() == [1, 2, 3]
@@ -93,7 +93,7 @@ def asked(sign: float = -1.0) -> tuple[VisualTokens, TextGuide]:
     """Tokens 0 and 1 look alike, tokens 2 and 3 too, at a right angle to them. Their cosines with the question are
     −1, −0.8, −0.5 and 0."""
     aligned = torch.tensor([[c, math.sqrt(1 - c * c)] for c in COSINES]) * torch.tensor([[3.0], [1.0], [2.0], [5.0]])
-    return VisualTokens(directions(0, 0, 90, 90), aligned, [(2, 2)]), TextGuide(
+    return VisualTokens(unit_vectors(0, 0, 90, 90), aligned, [(2, 2)]), TextGuide(
         None, torch.tensor([4.0, 0.0]), sign=sign
     )
 
@@ -137,7 +137,7 @@ def test_trim() -> None:
     found = make("trim", keep=2).select(*dots(3, -1, 0, -2, 1))
     assert found.indices.tolist() == [1, 3, 4]
     assert found.rows.tolist() == [1, 3, -1]
-    same(found.merge, rows(5, {1: 1}, {3: 1}, {0: 1 / 3, 2: 1 / 3, 4: 1 / 3}))
+    assert_weights_close(found.merge, merge_weights(5, {1: 1}, {3: 1}, {0: 1 / 3, 2: 1 / 3, 4: 1 / 3}))
     torch.testing.assert_close(found.scores, torch.softmax(torch.tensor([-3.0, 1, 0, 2, -1]), 0))
     assert make("trim", keep=3, exact=True).select(*dots(3, -1, 0, -2, 1)).rows.tolist() == [1, 3, -1]
 
@@ -147,7 +147,7 @@ def test_trims_mean_is_last_where_the_last_token_is_kept() -> None:
     found = make("trim", keep=2).select(*dots(3, -1, 0, 1, -2))
     assert found.indices.tolist() == [1, 3, 4]
     assert found.rows.tolist() == [1, 4, -1]
-    same(found.merge, rows(5, {1: 1}, {4: 1}, {0: 1 / 3, 2: 1 / 3, 3: 1 / 3}))
+    assert_weights_close(found.merge, merge_weights(5, {1: 1}, {4: 1}, {0: 1 / 3, 2: 1 / 3, 3: 1 / 3}))
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0.79, [1, 2, 3]), (0.2, [3]), (0.19, []), (4, [1, 2, 3, 4]), (5, None)])
@@ -167,7 +167,7 @@ def test_trim_lets_the_image_decide() -> None:
     it."""
     found = make("trim").select(*dots(0, 0, 0, -5, 0, 0, 0, 0))
     assert found.indices.tolist() == [3, 7]
-    same(found.merge, rows(8, {3: 1}, dict.fromkeys((0, 1, 2, 4, 5, 6, 7), 1 / 7)))
+    assert_weights_close(found.merge, merge_weights(8, {3: 1}, dict.fromkeys((0, 1, 2, 4, 5, 6, 7), 1 / 7)))
 
 
 def test_trim_sends_tokens_in_the_language_model_s_order() -> None:
