@@ -165,7 +165,7 @@ def _check_values(similarity: Tensor | None, weights: Tensor) -> None:
 
 
 def _initial_coverage(weights: Tensor) -> Tensor:
-    """Coverage before the first pick: 0, but ∞ for tokens without weight, so that nothing can be gained there."""
+    """Coverage before the first pick: 0, but ∞ for tokens without weight, so that covering them gains nothing."""
     return torch.zeros_like(weights).masked_fill_(weights == 0, math.inf)
 
 

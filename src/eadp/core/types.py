@@ -105,7 +105,7 @@ class VisualTokens:
             order here on LLaVA-NeXT, whose crops are joined and read row by row. None if the order is the same.
         newlines: R×d_v, the newline tokens between the image's rows, for methods that can keep or drop these too.
         downsampled: E×d_v, the blocks encoded again at a lower resolution, as the language model would receive them.
-        downsampled_grids: (rows, columns) of each block in `downsampled`.
+        downsampled_grids: (rows, columns) of each block in `downsampled`; (0, 0) for a block that is dropped.
     """
 
     features: Tensor
