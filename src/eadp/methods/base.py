@@ -261,7 +261,7 @@ class BeforeMethod(Method):
         return ()
 
     def choose_resolutions(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
-        """Return the grid at which each block is encoded again for `tokens.extra`; (0, 0) for a block that is dropped.
+        """Return the grid at which each block is encoded again for `tokens.downsampled`; (0, 0) drops a block.
 
         Called for methods that need "pixels".
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, alike, checks, dpp_by_quota
+from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, checks, dpp_by_quota, split_evenly
 from eadp.core.relevance import min_max
 from eadp.methods._pooled_text import pooled_similarity
 from eadp.methods.base import BeforeMethod, Need
@@ -60,12 +60,14 @@ class CDPruner(BeforeMethod):
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         similarity = pooled_similarity(self.name, tokens, text, cosine=True)
         image, budget = slice(0, len(tokens)), self.count_to_keep(len(tokens))
-        blocks, quotas = tokens.blocks, alike(tokens.grids, budget)
+        blocks, quotas = tokens.blocks, split_evenly(tokens.grids, budget)
         if self.scope == "image":
             blocks, quotas = [image], [budget]
         # Crops of one image share a scale, frames do not.
         scales = blocks if tokens.layout is None else [image]
-        relevance = torch.cat([min_max(similarity[scale], above=1e-6, below=0.0) for scale in scales])
+        relevance = torch.cat(
+            [min_max(similarity[scale], numerator_epsilon=1e-6, denominator_epsilon=0.0) for scale in scales]
+        )
         weights = relevance
         if self.theta is not None:
             weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)

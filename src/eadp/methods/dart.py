@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eadp.core import Selection, checks, ranked
+from eadp.core import Selection, checks, rank_descending
 from eadp.methods.inside import Cut, InsideMethod, LayerView
 from eadp.methods.registry import register_method
 
@@ -120,14 +120,14 @@ class DART(InsideMethod):
         share, rest = divmod(max(0, cut.keep - len(pivots.visual)), len(similarity))
         shares = []
         for index, row in enumerate(similarity):
-            shares.append(ranked(-row)[: share + (index < rest)])
+            shares.append(rank_descending(-row)[: share + (index < rest)])
             similarity[:, shares[-1]] = torch.inf
         return shares
 
 
 def largest_keys(keys: Tensor, count: int) -> Tensor:
     """Return the indices of the `count` keys with the largest L1 norm, by falling norm; keys: n×k."""
-    return ranked(keys.float().abs().sum(-1))[:count]
+    return rank_descending(keys.float().abs().sum(-1))[:count]
 
 
 def set_order(numbers: Sequence[int]) -> list[int]:

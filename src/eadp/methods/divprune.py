@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from eadp.core import Picks, Selection, TextGuide, VisualTokens, alike, checks, max_min_by_quota
+from eadp.core import OrderedPicks, Selection, TextGuide, VisualTokens, checks, max_min_by_quota, split_evenly
 from eadp.methods.base import BeforeMethod, Newlines
 from eadp.methods.registry import register_method
 
@@ -60,10 +60,10 @@ class DivPrune(BeforeMethod):
             newlines=int((~is_patch).sum()),
         )
 
-    def pick(self, tokens: VisualTokens) -> Picks:
+    def pick(self, tokens: VisualTokens) -> OrderedPicks:
         """Return the picks in order; indices from N on are newlines."""
         if self.scope == "block" or (self.scope == "released" and tokens.layout is None):
-            quotas = alike(tokens.grids, self.count_to_keep(len(tokens)))
+            quotas = split_evenly(tokens.grids, self.count_to_keep(len(tokens)))
             return max_min_by_quota(tokens.features, tokens.blocks, quotas)
         rows = tokens.features
         if tokens.newlines is not None:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from eadp.core import (
-    DENSE_LIMIT,
+    DEFAULT_MATRIX_LIMIT,
     Aggregation,
-    FacilityLocation,
-    Picks,
+    FacilityLocationResult,
+    OrderedPicks,
     Relevance,
     Scoring,
     Selection,
@@ -23,17 +23,17 @@ from eadp.core import (
     VisualTokens,
     allocate,
     checks,
-    cover_by_quota,
-    cover_by_share,
     dpp_by_quota,
+    facility_location_by_coverage,
+    facility_location_by_quota,
     polarize,
-    ranked,
+    rank_descending,
     relevance,
     smooth_maps,
 )
 from eadp.core.facility import BACKENDS
-from eadp.core.quotas import ROUNDINGS, RULES
-from eadp.core.smoothing import check_beta, check_smoothing, guessed_grids
+from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
+from eadp.core.smoothing import check_beta, check_smoothing, guess_grids
 from eadp.methods.base import BeforeMethod, Need
 from eadp.methods.registry import register_method
 
@@ -166,7 +166,7 @@ class EADP(BeforeMethod):
     selection: Selector = "facility_location"
     deepstack: bool = True
     backend: str = "auto"
-    matrix_limit: int = DENSE_LIMIT
+    matrix_limit: int = DEFAULT_MATRIX_LIMIT
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,7 +183,7 @@ class EADP(BeforeMethod):
         _ = self.scoring
         check_smoothing(self.smoothing, self.sigma)
         check_beta(self.beta)
-        checks.known("allocation rule", self.allocation, RULES)
+        checks.known("allocation rule", self.allocation, ALLOCATION_RULES)
         checks.known("rounding", self.rounding, ROUNDINGS)
         checks.known("backend", self.backend, BACKENDS)
         checks.known("words", self.words, get_args(TextLayout))
@@ -257,15 +257,15 @@ class EADP(BeforeMethod):
         weights = cast(Tensor, relevant.polarized)
         rows = tokens.features if self.similarity == "features" else cast(Tensor, tokens.aligned)
         blocks = [slice(0, len(tokens))] if self.scope == "pool" else tokens.blocks
-        picks: Picks | FacilityLocation
-        covered: FacilityLocation | None = None
+        picks: OrderedPicks | FacilityLocationResult
+        covered: FacilityLocationResult | None = None
         solver: dict[str, Any] = {"backend": self.backend, "matrix_limit": self.matrix_limit}
         if self.coverage is not None:
-            picks = covered = cover_by_share(rows, weights, blocks, self.coverage, limit, **solver)
+            picks = covered = facility_location_by_coverage(rows, weights, blocks, self.coverage, limit, **solver)
         else:
             quotas = self._quotas(tokens, weights, cast(int, limit))
             if self.selection == "facility_location":
-                picks = covered = cover_by_quota(rows, weights, blocks, quotas, **solver)
+                picks = covered = facility_location_by_quota(rows, weights, blocks, quotas, **solver)
             else:
                 picks = _SELECTORS[self.selection](rows, weights, blocks, quotas)
         indices = picks.indices.sort().values
@@ -295,7 +295,9 @@ class EADP(BeforeMethod):
         if tokens.aligned is None:
             raise ValueError("EADP needs `aligned`: the visual tokens in the space of the text")
         blocks = tokens.blocks if self.scope == "block" else None
-        relevant = relevance(tokens.aligned, text.tokens, text.pooled, blocks=blocks, sign=text.sign, how=self.scoring)
+        relevant = relevance(
+            tokens.aligned, text.tokens, text.pooled, blocks=blocks, sign=text.sign, scoring=self.scoring
+        )
         smoothed = self._smooth(tokens, relevant.score)
         words = None if text.words is None else tuple(text.words)
         return replace(relevant, smoothed=smoothed, polarized=polarize(smoothed, self.beta), words=words)
@@ -305,7 +307,7 @@ class EADP(BeforeMethod):
             return score
         parts = []
         for block, (rows, columns) in zip(tokens.blocks, tokens.grids, strict=True):
-            maps = [(rows, columns)] if self.smoothing_grid == "own" else guessed_grids(rows * columns)
+            maps = [(rows, columns)] if self.smoothing_grid == "own" else guess_grids(rows * columns)
             parts.append(smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block])
         return torch.cat(parts)
 
@@ -316,11 +318,11 @@ class EADP(BeforeMethod):
         return allocate(maps, budget, self.allocation, self.rounding, tokens.layout)
 
 
-def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> Picks:
+def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:
     """Return the tokens of largest weight in each block, however similar they are."""
     parts = zip(blocks, quotas, strict=True)
-    order = torch.cat([ranked(weights[block])[:quota] + block.start for block, quota in parts])
-    return Picks(order, weights[order])
+    order = torch.cat([rank_descending(weights[block])[:quota] + block.start for block, quota in parts])
+    return OrderedPicks(order, weights[order])
 
 
 _SELECTORS = {"topk": _pick_heaviest, "dpp": dpp_by_quota}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, alike, checks, ranked
+from eadp.core import Selection, TextGuide, VisualTokens, checks, rank_descending, split_evenly
 from eadp.core.types import Grid
 from eadp.methods._attention import received_attention, require_attention, resolve_layer
 from eadp.methods.base import BeforeMethod, Need, Positions
@@ -135,18 +135,18 @@ class HiPrune(BeforeMethod):
     def _quotas(self, tokens: VisualTokens) -> list[int]:
         count, crops = self.count_to_keep(len(tokens)), len(tokens.grids)
         if self.exact or count < crops:
-            return alike(tokens.grids, count)
+            return split_evenly(tokens.grids, count)
         return [min(count // crops, rows * columns) for rows, columns in tokens.grids]
 
     def _group_block(self, middle: Tensor, deep: Tensor, grid: Grid, quota: int, penalty: float) -> TokenGroups:
         """Group the tokens of one block. penalty: subtracted from the deep attention of tokens already selected."""
-        anchors = ranked(middle)[: round(quota * self.alpha / 5)]
+        anchors = rank_descending(middle)[: round(quota * self.alpha / 5)]
         neighbours = _flat_neighbours if self.buffers == "flat" else _grid_neighbours
         buffers = [cell for anchor in anchors.tolist() for cell in neighbours(anchor, grid)]
         selected = _unique([*anchors.tolist(), *buffers])[:quota].to(anchors)
         deep = deep.clone()
         deep[selected] -= penalty
-        return TokenGroups(anchors, selected[len(anchors) :], ranked(deep)[: quota - len(selected)])
+        return TokenGroups(anchors, selected[len(anchors) :], rank_descending(deep)[: quota - len(selected)])
 
 
 def _unique(cells: list[int]) -> Tensor:

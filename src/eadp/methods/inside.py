@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from eadp.core import Selection, checks, ranked
+from eadp.core import Selection, checks, rank_descending
 from eadp.methods.base import Method, Newlines, Positions
 
 Budget = Literal["after_prune", "layer_mean", "published"]
@@ -208,5 +208,5 @@ def note_missing_attention(scores: Tensor) -> tuple[str, ...]:
 
 def select_highest(scores: Tensor, cut: Cut, method: str) -> Selection:
     """Select the tokens with the highest scores; of equal ones the first."""
-    indices = ranked(scores)[: cut.keep].sort().values
+    indices = rank_descending(scores)[: cut.keep].sort().values
     return Selection(indices, len(scores), method, scores=scores, notes=note_missing_attention(scores))

@@ -8,8 +8,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, TowerAttention, VisualTokens, alike, checks, outliers, ranked
-from eadp.core.merging import Part, joined, room_after, stacked_rows, unchanged
+from eadp.core import (
+    Selection,
+    TextGuide,
+    TowerAttention,
+    VisualTokens,
+    checks,
+    outliers,
+    rank_descending,
+    split_evenly,
+)
+from eadp.core.merging import BlockMerge, add_position_after, identity_weights, join_blocks, join_rows
 from eadp.methods._attention import (
     cls_attention,
     complement,
@@ -93,18 +102,18 @@ class PruMerge(BeforeMethod):
         order = order_blocks(tokens)
         quotas: list[int | None] = [None] * len(tokens.grids)
         if self.keep is not None:
-            quotas = [*alike(tokens.grids, self.count_to_keep(len(tokens)))]
+            quotas = [*split_evenly(tokens.grids, self.count_to_keep(len(tokens)))]
         parts = [
             self._merge_block(scores[block], keys[block], quota)
             for block, quota in zip(tokens.blocks, quotas, strict=True)
         ]
         sizes = [block.stop - block.start for block in tokens.blocks]
-        indices, merge = joined(parts, sizes)
+        indices, merge = join_blocks(parts, sizes)
         rows = None
         if merge is not None:
             by_block = torch.arange(len(merge), device=merge.device).split([len(part.indices) for part in parts])
             permutation = torch.cat([by_block[block] for block in order])
-            rows, merge = stacked_rows(parts, sizes)[permutation], merge[permutation]
+            rows, merge = join_rows(parts, sizes)[permutation], merge[permutation]
         space, notes = choose_merge_space(tokens)
         return Selection(
             indices,
@@ -127,33 +136,33 @@ class PruMerge(BeforeMethod):
             raise ValueError("prumerge needs CLS attention without heads: TowerAttention must have `cls_full_width`")
         return layer.cls_full_width
 
-    def _merge_block(self, scores: Tensor, keys: Tensor, quota: int | None) -> Part:
+    def _merge_block(self, scores: Tensor, keys: Tensor, quota: int | None) -> BlockMerge:
         """Return the rows of one crop. quota: None where the crop itself decides."""
         total = len(scores)
         if quota is not None and quota in (0, total):
-            return Part(torch.arange(quota, device=scores.device))
+            return BlockMerge(torch.arange(quota, device=scores.device))
         kept = self._outliers_and_samples(scores) if quota is None else self._exactly(scores, quota - 1)
         slots = kept.sort().values
         unkept = complement(total, slots)
-        merge = unchanged(kept, total) + self._absorbed(scores, keys, kept, unkept)
+        merge = identity_weights(kept, total) + self._absorbed(scores, keys, kept, unkept)
         if not len(unkept):
-            return Part(slots, merge, kept)
+            return BlockMerge(slots, merge, kept)
         additional = merge.new_zeros(1, total)
         additional[0, unkept] = scores[unkept].to(merge)
         rows = torch.cat([kept, kept.new_tensor([-1])])
-        return Part(room_after(slots, total), torch.cat([merge, additional]), rows)
+        return BlockMerge(add_position_after(slots, total), torch.cat([merge, additional]), rows)
 
     def _outliers_and_samples(self, scores: Tensor) -> Tensor:
         """Return outliers by falling attention, then even samples by position."""
         total = len(scores)
-        outlying = ranked(scores)[: max(1, int(outliers(scores).sum()))]
+        outlying = rank_descending(scores)[: max(1, int(outliers(scores).sum()))]
         step = self.sampling_step(len(outlying) / total)
         samples = torch.arange(0, max(1, total - 1), step, device=scores.device)
         return torch.cat([outlying, samples[~torch.isin(samples, outlying)]])
 
     def _exactly(self, scores: Tensor, count: int) -> Tensor:
         """Return `count` tokens: the highest by falling attention, then even samples of the others by position."""
-        highest = ranked(scores)[: int(count / (1 + self.even) + 0.5)]
+        highest = rank_descending(scores)[: int(count / (1 + self.even) + 0.5)]
         others, missing = complement(len(scores), highest), count - len(highest)
         samples = torch.arange(missing, device=scores.device) * len(others) // max(1, missing)
         return torch.cat([highest, others[samples]])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, outliers, ranked
-from eadp.core.merging import room_after, unchanged
+from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, outliers, rank_descending
+from eadp.core.merging import add_position_after, identity_weights
 from eadp.methods._merging import choose_merge_space
 from eadp.methods._pooled_text import pooled_similarity
 from eadp.methods.base import BeforeMethod, Need
@@ -73,8 +73,8 @@ class TRIM(BeforeMethod):
         count = self._count_patches(total, int(outliers(scores).sum()))
         if count == total:
             return Selection(torch.arange(total), total, self.name, quotas=tokens.quotas(torch.arange(total)))
-        kept = tokens.in_sequence(ranked(scores)[:count])
-        indices = room_after(kept, total)
+        kept = tokens.in_sequence(rank_descending(scores)[:count])
+        indices = add_position_after(kept, total)
         others = torch.ones_like(scores)
         others[kept] = 0
         space, notes = choose_merge_space(tokens)
@@ -84,7 +84,7 @@ class TRIM(BeforeMethod):
             self.name,
             quotas=tokens.quotas(indices),
             scores=scores,
-            merge=torch.cat([unchanged(kept, total), (others / others.sum())[None]]),
+            merge=torch.cat([identity_weights(kept, total), (others / others.sum())[None]]),
             merge_space=space,
             rows=torch.cat([kept, kept.new_tensor([-1])]),
             notes=notes,

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, alike, ranked
-from eadp.core.merging import Part, group_means, joined, room_before, stacked_rows, unchanged
+from eadp.core import Selection, TextGuide, VisualTokens, rank_descending, split_evenly
+from eadp.core.merging import BlockMerge, add_position_before, group_means, identity_weights, join_blocks, join_rows
 from eadp.methods._attention import (
     cls_attention,
     complement,
@@ -77,16 +77,16 @@ class VisionZip(BeforeMethod):
         (layer,) = require_attention(self.name, tokens, 1)
         scores, keys = cls_attention(layer), layer.keys.float().mean(1)
         has_class = tokens.tower_cls is not None
-        quotas = alike(tokens.grids, self.count_to_keep(len(tokens)))
+        quotas = split_evenly(tokens.grids, self.count_to_keep(len(tokens)))
         blocks = [
             self._merge_block(scores[block], keys[block], quota, has_class)
             for block, quota in zip(tokens.blocks, quotas, strict=True)
         ]
         parts, sizes = [part for part, _ in blocks], [block.stop - block.start for block in tokens.blocks]
-        indices, merge = joined(parts, sizes, has_class)
+        indices, merge = join_blocks(parts, sizes, has_class)
         rows = None
         if merge is not None:
-            rows = stacked_rows(parts, sizes)
+            rows = join_rows(parts, sizes)
             order = _order_rows(tokens, rows, [kinds for _, kinds in blocks]).to(rows.device)
             rows, merge = rows[order], merge[order]
         space, notes = choose_merge_space(tokens)
@@ -116,16 +116,16 @@ class VisionZip(BeforeMethod):
             )
         return self.contextual
 
-    def _merge_block(self, scores: Tensor, keys: Tensor, quota: int, has_class: bool) -> tuple[Part, list[int]]:
+    def _merge_block(self, scores: Tensor, keys: Tensor, quota: int, has_class: bool) -> tuple[BlockMerge, list[int]]:
         """Return the rows of one crop, and the kind of each."""
         total, device = len(scores), scores.device
         if quota == total or quota == 0:
-            return Part(torch.arange(quota, device=device)), [DOMINANT] * quota
+            return BlockMerge(torch.arange(quota, device=device)), [DOMINANT] * quota
         count = self._count_contextual(quota, has_class)
-        dominant = ranked(scores)[: quota - count - has_class].sort().values
+        dominant = rank_descending(scores)[: quota - count - has_class].sort().values
         rest = complement(total, dominant)
         targets = rest[:: len(rest) // count][:count] if count else rest[:0]
-        merge = unchanged(torch.cat([dominant, targets]), total)
+        merge = identity_weights(torch.cat([dominant, targets]), total)
         if count:
             others = complement(total, torch.cat([dominant, targets]))
             target_of = torch.full((total,), -1, device=device)
@@ -133,11 +133,14 @@ class VisionZip(BeforeMethod):
             merge[len(dominant) :] += group_means(target_of, count)
         rows, kinds = torch.cat([dominant, targets]), [DOMINANT] * len(dominant) + [CONTEXTUAL] * count
         if not has_class:
-            return Part(rows.sort().values, merge, rows), kinds
+            return BlockMerge(rows.sort().values, merge, rows), kinds
         with_class = torch.zeros(quota, total + 1, device=device)
         with_class[0, total] = 1
         with_class[1:, :total] = merge
-        return Part(room_before(rows, total), with_class, torch.cat([rows.new_tensor([-1]), rows])), [CLASS, *kinds]
+        return BlockMerge(add_position_before(rows, total), with_class, torch.cat([rows.new_tensor([-1]), rows])), [
+            CLASS,
+            *kinds,
+        ]
 
 
 def _order_rows(tokens: VisualTokens, rows: Tensor, kinds: list[list[int]]) -> Tensor:
