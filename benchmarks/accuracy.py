@@ -16,7 +16,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from eadp.evaluate import pocket, report
+from eadp.evaluate import pocket_benchmark, pocket_report
+from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec
 from eadp.methods import NAMES
 
 SHARES = (0.25, 0.125, 0.0625)
@@ -34,15 +35,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def main(samples: int = 320) -> None:
     """Measure, print, and write benchmarks/results/accuracy.json and the tables in README.md and docs/pocket.md."""
     common.one_thread()
-    settings = [pocket.Setting(pocket.ALL), pocket.Setting(pocket.BLIND)]
-    settings += [pocket.Setting(name, share, OPTIONS.get(name, {})) for name in NAMES for share in SHARES]
+    settings = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND)]
+    settings += [MethodSpec(name, share, OPTIONS.get(name, {})) for name in NAMES for share in SHARES]
     with Progress() as progress:
         task = progress.add_task(f"{len(settings)} settings", total=len(settings) * samples)
-        found = pocket.evaluate(settings, samples, progress=lambda done: progress.advance(task, done))
+        found = pocket_benchmark.evaluate(settings, samples, progress=lambda done: progress.advance(task, done))
     console = Console(width=160)
-    console.print(report.as_table(found))
+    console.print(pocket_report.as_table(found))
     outcomes = [
-        {k: v for k, v in o.items() if k not in ("answers", "right")} for o in report.as_json(found)["outcomes"]
+        {k: v for k, v in o.items() if k not in ("answers", "right")} for o in pocket_report.as_json(found)["outcomes"]
     ]
     path = common.save("accuracy", {"questions": samples, "outcomes": outcomes})
     for page in ("README.md", "docs/pocket.md"):
@@ -50,7 +51,7 @@ def main(samples: int = 320) -> None:
     console.print(f"written: {path.relative_to(common.ROOT)}, README.md, docs/pocket.md")
 
 
-def table(found: pocket.Report) -> str:
+def table(found: pocket_benchmark.PocketReport) -> str:
     """One row a method, one column a budget."""
 
     def cell(method: str, share: float) -> str:
@@ -61,7 +62,7 @@ def table(found: pocket.Report) -> str:
 
     rows = [[name, *(cell(name, share) for share in SHARES)] for name in NAMES]
     rows.sort(key=lambda row: -found.of(row[0], SHARES[1]).accuracy)
-    whole, blind, majority = (found.of(name).accuracy for name in (pocket.ALL, pocket.BLIND, pocket.MAJORITY))
+    whole, blind, majority = (found.of(name).accuracy for name in (ALL_TOKENS, BLIND, MAJORITY))
     head = ["method", *(f"{share:.4g} of the tokens" for share in SHARES)]
     said = (
         f"{len(found.kinds)} test questions, percent right (95 % interval). All tokens: {100 * whole:.1f}; blind: "

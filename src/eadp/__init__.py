@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from eadp.pocket import load as load_pocket
     from eadp.runtime import Pruned, attach
     from eadp.runtime.sign import diagnose_sign
+    from eadp.view import plot, to_html
 
 __all__ = [
     "EADP",
@@ -28,6 +29,8 @@ __all__ = [
     "core",
     "diagnose_sign",
     "load_pocket",
+    "plot",
+    "to_html",
 ]
 
 _NEED_TRANSFORMERS = {
@@ -35,6 +38,8 @@ _NEED_TRANSFORMERS = {
     "Pruned": ("eadp.runtime", "Pruned"),
     "diagnose_sign": ("eadp.runtime.sign", "diagnose_sign"),
     "load_pocket": ("eadp.pocket", "load"),
+    "plot": ("eadp.view", "plot"),
+    "to_html": ("eadp.view", "to_html"),
 }
 
 

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 from eadp.cli import app
 from eadp.evaluate import compare, scores
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.pocket import ALL, Outcome, Setting
-from eadp.evaluate.statistics import mean_interval, paired_difference, wilson
+from eadp.evaluate.pocket_benchmark import Outcome
+from eadp.method_spec import ALL_TOKENS, MethodSpec
+from eadp.utils.statistics import mean_interval, paired_difference, wilson_interval
 
 RIGHT = {"eadp keep=0.125": 90, "topk keep=0.125": 80, "topk keep=0.0625": 79}
 
@@ -66,8 +67,8 @@ def test_two_folders_are_compared_run_by_run(tmp_path):
     found = [compare.difference(*pair) for pair in compare.pairs(str(a), str(b))]
     assert [each.difference for each in found] == [pytest.approx(30), 0, 0]
     assert found[0].a == f"{a}:eadp keep=0.125"
-    assert found[0].real
-    assert not found[1].real
+    assert found[0].significant
+    assert not found[1].significant
 
 
 def test_words_pair_two_methods_at_each_budget(tmp_path):
@@ -89,9 +90,9 @@ def test_harness_journals_with_scores_of_any_size(tmp_path):
     b = harness_like(tmp_path / "b", {"mmvet": list(points), "pope": [1] * 8 + [0, 0]})
     vet, pope = [compare.difference(*pair) for pair in compare.pairs(str(a), str(b))]
     assert vet.difference == pytest.approx(2, abs=0.2)
-    assert vet.real
+    assert vet.significant
     assert pope.difference == pytest.approx(10)
-    assert not pope.real
+    assert not pope.significant
     assert len(compare.pairs(f"{a}:pope", f"{b}:pope")) == 1
 
 
@@ -159,7 +160,7 @@ def test_differences_can_be_written(tmp_path):
     run(f"{folder}:eadp", ":topk keep=0.125", "--out", tmp_path / "new" / "difference.json")
     (found,) = json.loads((tmp_path / "new" / "difference.json").read_text())
     assert found["difference"] == pytest.approx(10)
-    assert found["real"] is True
+    assert found["significant"] is True
 
 
 @pytest.mark.parametrize(
@@ -192,14 +193,14 @@ def test_eadp_against_all_others_at_its_budget():
         return Outcome(setting, right=[n < first for n in range(100)])
 
     outcomes = [
-        outcome(Setting(ALL), 95),
-        outcome(Setting("eadp", 32), 94),
-        outcome(Setting("topk", 32), 70),
-        outcome(Setting("topk", 16), 60),
+        outcome(MethodSpec(ALL_TOKENS), 95),
+        outcome(MethodSpec("eadp", 32), 94),
+        outcome(MethodSpec("topk", 32), 70),
+        outcome(MethodSpec("topk", 16), 60),
     ]
     found = compare.against(outcomes)
-    assert [each.b for each in found] == [ALL, "topk 32"]
-    assert [each.real for each in found] == [False, True]
+    assert [each.b for each in found] == [ALL_TOKENS, "topk 32"]
+    assert [each.significant for each in found] == [False, True]
     assert found[1].difference == pytest.approx(24)
 
 
@@ -213,7 +214,7 @@ def test_the_interval_is_that_of_resampling_one_by_one():
 
 
 def test_intervals_of_means():
-    assert mean_interval([1.0] * 80 + [0.0] * 20) == wilson(80, 100)
+    assert mean_interval([1.0] * 80 + [0.0] * 20) == wilson_interval(80, 100)
     low, high = mean_interval(list(np.random.default_rng(0).normal(5, 1, 400)))
     assert high - low == pytest.approx(2 * 1.96 / 20, rel=0.1)
     assert low < 5 < high
