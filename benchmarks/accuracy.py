@@ -19,6 +19,7 @@ from rich.progress import Progress
 from eadp.evaluate import pocket_benchmark, pocket_report
 from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec
 from eadp.methods import NAMES
+from eadp.utils.tables import format_markdown
 
 SHARES = (0.25, 0.125, 0.0625)
 # The pocket tower's last layer is the identity: its attention says nothing, so the layer before it stands in.
@@ -69,7 +70,7 @@ def table(found: pocket_benchmark.PocketReport) -> str:
         f"{100 * blind:.1f}; always the most frequent answer of the kind: {100 * majority:.1f}. In brackets, for "
         "methods that cut inside the language model: the mean of tokens over its four layers."
     )
-    return f"{said}\n\n{common.markdown(head, rows)}"
+    return f"{said}\n\n{format_markdown(head, rows)}"
 
 
 if __name__ == "__main__":

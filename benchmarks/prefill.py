@@ -32,6 +32,7 @@ from eadp.measure.stopwatch import clock
 from eadp.methods import Method, make
 from eadp.models.prompt import build_inputs
 from eadp.utils.images import make_square
+from eadp.utils.tables import format_markdown
 
 ASKED_SPEED_UP, ASKED_SHARE = 0.85, 0.05
 
@@ -116,7 +117,7 @@ def main(
     for table in bench_report.as_tables(report):
         console.print(table)
     reached = targets(report, ninth)
-    console.print(common.markdown(["what", "asked", "reached"], reached))
+    console.print(format_markdown(["what", "asked", "reached"], reached))
     if model != "random:llava-onevision-0.5b":
         return
     path = common.save("prefill", {**bench_report.as_json(report), "layers": layers, "targets": reached})
@@ -136,8 +137,8 @@ def page(report: BenchReport, layers: int | None, reached: list[list[str]]) -> s
         "Nearly all of the pruner's share is SigLIP's text encoder, which is always padded to 64 tokens."
     )
     image = "![The prefill's time by part, for each method and budget, of the unpruned model's](img/prefill.png)"
-    tables = [common.markdown(*table(report)) for table in (bench_report.ratios, bench_report.counts)]
-    return "\n\n".join([about, image, *tables, common.markdown(["what", "asked", "reached"], reached)])
+    tables = [format_markdown(*table(report)) for table in (bench_report.ratios, bench_report.counts)]
+    return "\n\n".join([about, image, *tables, format_markdown(["what", "asked", "reached"], reached)])
 
 
 if __name__ == "__main__":

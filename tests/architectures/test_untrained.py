@@ -5,10 +5,9 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from eadp.architectures import memory, untrained
-from eadp.architectures.configs import ARCHITECTURES, text_encoder_config
+from eadp.architectures.configs import ARCHITECTURES, build_meta_model, text_encoder_config
 from eadp.architectures.processors import processor_for
 from eadp.loading import load_guide, load_model
-from eadp.measure.flops import build
 from eadp.measure.samples import drawn_samples
 from eadp.models.prompt import build_inputs
 from eadp.utils.images import make_square
@@ -48,7 +47,7 @@ def test_a_shortened_model_keeps_its_shares(name):
     share = 6 / full.text_config.num_hidden_layers
     assert short.text_config.num_hidden_layers == 6
     assert getattr(short.vision_config, depth) == round(share * getattr(full.vision_config, depth))
-    model = build(short)
+    model = build_meta_model(short)
     assert len(model.model.language_model.layers) == 6
     for places in ("fullatt_block_indexes", "deepstack_visual_indexes"):
         assert all(place < short.vision_config.depth for place in getattr(short.vision_config, places, []))

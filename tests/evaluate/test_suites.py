@@ -170,7 +170,7 @@ def test_the_papers_resolutions_and_frames_go_with_the_models():
 
 
 def test_the_release_s_way_can_be_taken_back(tmp_path):
-    plan = suites.Plan(
+    plan = suites.SuitePlan(
         suites.load("paper-qwen"), "Qwen2.5-VL-7B", [], [], tmp_path, None, {"square": "stretch", "resolution": None}
     )
     assert plan.given == {"square": "stretch"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import shutil
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from eadp.loading import load_model
 from eadp.models.prompt import build_inputs
 from eadp.pocket.samples import samples
+from eadp.pocket.storage import WEIGHTS
 
 
 def test_the_pocket_model_answers_what_is_asked_by_its_name():
@@ -42,3 +45,29 @@ def test_a_template_that_writes_bos_gives_one_bos_as_any_other():
 def test_a_name_that_is_no_model_is_told_what_would_be_one(tmp_path):
     with pytest.raises(ValueError, match="give 'pocket', the folder of a checkpoint"):
         load_model(str(tmp_path))
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A folder with the pocket model and its processor."""
+    return shutil.copytree(WEIGHTS, tmp_path / "checkpoint")
+
+
+def test_weights_are_read_from_safetensors_only(checkpoint):
+    model, _ = load_model(str(checkpoint))
+    (checkpoint / "model.safetensors").unlink()
+    torch.save(model.state_dict(), checkpoint / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="no model can be read from the folder"):
+        load_model(str(checkpoint))
+
+
+@pytest.mark.parametrize("file", ["config.json", "processor_config.json"])
+def test_the_code_of_a_checkpoint_is_not_run(checkpoint, file):
+    (checkpoint / "own.py").write_text("raise SystemExit('the code of the checkpoint was run')")
+    names = {"config.json": ("AutoConfig", "AutoModelForImageTextToText"), "processor_config.json": ("AutoProcessor",)}
+    about = json.loads((checkpoint / file).read_text())
+    about |= {"model_type": "own"} if file == "config.json" else {"processor_class": "Own"}
+    about["auto_map"] = dict.fromkeys(names[file], "own.Own")
+    (checkpoint / file).write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="trust_remote_code|remote code"):
+        load_model(str(checkpoint))
