@@ -69,5 +69,5 @@ def test_the_code_of_a_checkpoint_is_not_run(checkpoint, file):
     about |= {"model_type": "own"} if file == "config.json" else {"processor_class": "Own"}
     about["auto_map"] = dict.fromkeys(names[file], "own.Own")
     (checkpoint / file).write_text(json.dumps(about))
-    with pytest.raises(ValueError, match="trust_remote_code|remote code"):
+    with pytest.raises(ValueError, match=r"trust_remote_code|remote code"):
         load_model(str(checkpoint))
