@@ -204,7 +204,7 @@ def test_bad_uploads_and_questions_get_a_sentence(tab, address, tmp_path):
     tab.locator("#upload input[type=file]").set_input_files(tmp_path / "notes.png")
     alert = tab.locator("#answers [role=alert]")
     alert.wait_for()
-    assert "Notes.png is no picture that can be read" in alert.inner_text()
+    assert "Notes.png is not an image that can be read" in alert.inner_text()
     tab.goto(address)
     tab.locator("#asked textarea").fill("  ")
     tab.locator("#look").click()
