@@ -41,10 +41,11 @@ test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, e
 test-vllm: $(READY) ## The vLLM plugin in vLLM's own environment, which is made once (a large download)
 	PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) ## ruff, mypy and the walls between the folders
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 browser: ## Debian's Chromium and fonts for the tests in a real browser, where they are missing
 	@dpkg -s $(BROWSER) >/dev/null 2>&1 || { $(SUDO) apt-get -qq update && \

@@ -25,7 +25,7 @@ def main(samples: int = 320) -> None:
     common.one_thread()
     plan = sweep.plan("eadp", KEEP, {}, sweep.of_the_paper())
     with Progress() as progress:
-        task = progress.add_task(f"{len(plan.settings)} settings", total=len(plan.settings) * samples)
+        task = progress.add_task(f"{len(plan.specs)} settings", total=len(plan.specs) * samples)
         found = sweep.on_pocket(plan, samples, "pocket", FOLDER, lambda done: progress.advance(task, done))
     blocks = found["pocket"]
     console = Console(width=160)

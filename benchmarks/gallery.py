@@ -18,10 +18,10 @@ from transformers import (
 from eadp.pocket.samples import samples
 from eadp.pocket.world import clip
 from eadp.pocket.world import draw as scene_picture
-from eadp.view.asking import Asker
-from eadp.view.exhibit import Exhibit
-from eadp.view.figure import coverages, draw
-from eadp.view.samples import photos
+from eadp.view.comparer import MethodComparer
+from eadp.view.comparison import Comparison
+from eadp.view.figure import coverages, draw_figure
+from eadp.view.photos import photos
 
 DOCS = Path("docs")
 KEEP = 32
@@ -51,9 +51,9 @@ class Piece:
     crops: bool = False
 
 
-def cropping(asker: Asker) -> Asker:
+def cropping(comparer: MethodComparer) -> MethodComparer:
     """A LLaVA-NeXT of the same weights, which sees a picture whole and in four crops."""
-    model, processor = asker.model, asker.processor
+    model, processor = comparer.model, comparer.processor
     config, images, side = model.config, processor.image_processor, model.config.vision_config.image_size
     same = (
         "vision_config",
@@ -81,7 +81,7 @@ def cropping(asker: Asker) -> Asker:
     )
     same_words = {name: getattr(processor, name) for name in ("patch_size", "chat_template", "image_token")}
     options = {"vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
-    return Asker(wider, LlavaNextProcessor(cuts, processor.tokenizer, **same_words, **options), asker.guide)
+    return MethodComparer(wider, LlavaNextProcessor(cuts, processor.tokenizer, **same_words, **options), comparer.guide)
 
 
 def mosaic(images: list[Image.Image]) -> Image.Image:
@@ -121,10 +121,10 @@ def pieces() -> list[Piece]:
     return found
 
 
-def section(piece: Piece, exhibit: Exhibit) -> str:
+def section(piece: Piece, comparison: Comparison) -> str:
     told = ", ".join(
-        f"{take.name} {covered:.1%}"
-        for take, covered in zip(exhibit.takes, coverages(exhibit), strict=True)
+        f"{result.name} {covered:.1%}"
+        for result, covered in zip(comparison.results, coverages(comparison), strict=True)
         if covered is not None
     )
     picture = f"![{piece.question}](img/gallery-{piece.name}.webp)"
@@ -133,14 +133,14 @@ def section(piece: Piece, exhibit: Exhibit) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    asker = Asker.of("pocket")
-    asker.notes = ()
-    askers = {False: asker, True: cropping(asker)}
+    comparer = MethodComparer.from_name("pocket")
+    comparer.notes = ()
+    comparers = {False: comparer, True: cropping(comparer)}
     text = HEAD.format(keep=KEEP)
     for piece in track(pieces(), "gallery"):
-        exhibit = askers[piece.crops].look(piece.images, piece.question, METHODS, piece.keep, rounds=1)
-        draw(exhibit).save(DOCS / "img" / f"gallery-{piece.name}.webp", quality=90, method=6)
-        text += section(piece, exhibit)
+        comparison = comparers[piece.crops].compare(piece.images, piece.question, METHODS, piece.keep, rounds=1)
+        draw_figure(comparison).save(DOCS / "img" / f"gallery-{piece.name}.webp", quality=90, method=6)
+        text += section(piece, comparison)
     (DOCS / "gallery.md").write_text(text, encoding="utf-8")
 
 

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from eadp.evaluate.maps import pointing
+from eadp.utils.tables import format_markdown
 
 
 def main(samples: int = 2000) -> None:
@@ -31,7 +32,7 @@ def main(samples: int = 2000) -> None:
         ],
         ["questions", *(str(len(maps.ratios)) for maps in found.values())],
     ]
-    table = common.markdown(["pocket figures", "sign +1", "sign −1"], rows)
+    table = format_markdown(["pocket figures", "sign +1", "sign −1"], rows)
     Console().print(table)
     common.save(
         "maps",

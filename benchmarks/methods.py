@@ -22,6 +22,7 @@ from rich.table import Table
 from eadp import TextGuide, VisualTokens
 from eadp.core import Grid, TowerAttention
 from eadp.methods import BeforeMethod, get_method_class, list_methods
+from eadp.utils.tables import format_markdown
 
 CASES: dict[str, tuple[Grid, int, int]] = {  # grid, width of the tokens, depth of the tower
     "LLaVA-1.5-7B": ((24, 24), 4096, 24),
@@ -79,7 +80,7 @@ def main(repeats: int = 15) -> None:
     for method in sorted(BEFORE, key=lambda method: rows[0]["ms"][method]):
         lines.append([method, *(f"{row['ms'][method] / row['ms']['eadp']:.2f}" for row in rows)])
         table.add_row(*lines[-1])
-    common.write_into(common.ROOT / "docs" / "methods-before.md", "methods", common.markdown(head, lines))
+    common.write_into(common.ROOT / "docs" / "methods-before.md", "methods", format_markdown(head, lines))
     console = Console()
     console.print(table)
     console.print(f"written: {common.save('methods', {'cases': rows}).relative_to(common.ROOT)}")

@@ -38,6 +38,7 @@ from rich.table import Table
 
 from eadp.pocket.storage import WEIGHTS
 from eadp.serve.command import command
+from eadp.utils.tables import format_markdown
 
 PAGE = common.ROOT / "docs" / "serving.md"
 SIDE, PATCH, ANSWER = 336, 14, 8
@@ -174,7 +175,7 @@ def main(
         table.add_row(*row)
     Console().print(table)
     if not quick:
-        common.write_into(PAGE, "serving", common.markdown(head, rows))
+        common.write_into(PAGE, "serving", format_markdown(head, rows))
         Console().print(f"written: {common.save('serving', summary)}, {PAGE}")
 
 
