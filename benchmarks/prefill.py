@@ -31,6 +31,7 @@ from eadp.measure.bench_plot import draw
 from eadp.measure.stopwatch import clock
 from eadp.methods import Method, get_method
 from eadp.models.prompt import build_inputs
+from eadp.utils.images import make_square
 from eadp.utils.tables import format_markdown
 
 ASKED_SPEED_UP, ASKED_SHARE = 0.85, 0.05

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eadp.core import Selection, checks, rank_descending
+from eadp.methods.base import register_method
 from eadp.methods.inside import Cut, InsideMethod, LayerView
-from eadp.methods.registry import register_method
 
 if TYPE_CHECKING:
     from typing_extensions import Self

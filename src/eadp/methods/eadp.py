@@ -34,8 +34,8 @@ from eadp.core import (
 from eadp.core.facility import BACKENDS
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
 from eadp.core.smoothing import check_beta, check_smoothing, guess_grids
-from eadp.methods.base import BeforeMethod, Need
-from eadp.methods.registry import register_method
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 
 if TYPE_CHECKING:
     from typing_extensions import Self
