@@ -394,4 +394,4 @@ def test_there_is_nothing_to_select_before_the_language_model() -> None:
 
 def test_the_table_in_the_docs_is_what_the_command_prints() -> None:
     table = runpy.run_path(str(ROOT / "benchmarks" / "budgets.py"))["table"]()
-    assert table in (ROOT / "docs" / "methods-inside.md").read_text()
+    assert table in (ROOT / "docs" / "methods" / "inside.md").read_text()
