@@ -110,7 +110,7 @@ def facts(method: type[Method]) -> str:
         ["Newline tokens, by default", NEWLINES[method.newlines]],
         ["Presets", "; ".join(method.presets) or "none"],
     ]
-    return common.markdown(["", ""], rows)
+    return "\n".join(f"- **{name}:** {fact}" for name, fact in rows)
 
 
 def needs(method: type[Method]) -> str:
@@ -127,7 +127,7 @@ def settings(method: type[Method]) -> str:
     documented = field_docs(method)
     rows = []
     for each in sorted(dataclasses.fields(method), key=lambda each: each.name not in ("keep", "coverage")):
-        kind = str(each.type).replace("|", "\\|")
+        kind = str(each.type).replace(" | ", "` or `")
         default = "required" if each.default is dataclasses.MISSING else f"`{each.default!r}`"
         rows.append([f"`{each.name}`", f"`{kind}`", default, documented.get(each.name, "")])
     return common.markdown(["setting", "type", "default", "meaning"], rows)
