@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from helpers import ROOT
 
 import eadp
 import eadp.core
 import eadp.methods
+from eadp.cli import app
 
 DOCS = ROOT / "docs"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -79,6 +81,11 @@ def test_paths_to_docs_in_the_code_lead_to_pages() -> None:
         found for file in files if file.is_file() for found in re.findall(r"docs/[\w/-]+\.md", file.read_text("utf-8"))
     }
     assert sorted(path for path in named if not (ROOT / path).is_file() and "NAME" not in path) == []
+
+
+def test_every_command_is_on_the_page_of_commands() -> None:
+    page = (DOCS / "guides" / "command-line.md").read_text("utf-8")
+    assert [name for name in typer.main.get_command(app).commands if f"| `eadp {name}` |" not in page] == []  # type: ignore[attr-defined]
 
 
 def test_the_readme_names_the_two_commands() -> None:
