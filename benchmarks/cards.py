@@ -8,6 +8,7 @@ docs/methods/parity.md, the tables of the EADP paper in `eadp.evaluate.paper`, a
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import json
@@ -133,14 +134,18 @@ def settings(method: type[Method]) -> str:
 
 
 def field_docs(method: type[Method]) -> dict[str, str]:
-    """What the section "Attributes:" of each class says about its fields, base classes first."""
+    """What the string below each field says, base classes first."""
     docs: dict[str, str] = {}
     for base in reversed(method.__mro__):
-        section = re.search(r"^Attributes:\n((?: +.*\n?|\n)+)", inspect.cleandoc(base.__doc__ or ""), re.MULTILINE)
-        for entry in re.split(r"^    (?=\S)", section[1] if section else "", flags=re.MULTILINE)[1:]:
-            name, _, text = entry.partition(":")
-            docs[name] = " ".join(text.split())
+        if dataclasses.is_dataclass(base):
+            docs |= dict(_documented(ast.parse(inspect.getsource(base)).body[0]))
     return docs
+
+
+def _documented(definition: Any) -> Iterator[tuple[str, str]]:
+    for field, text in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            yield field.target.id, " ".join(inspect.cleandoc(text.value.value).split())  # type: ignore[attr-defined]
 
 
 def vectors(method: type[Method]) -> str:

@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_every_method_has_its_card_as_make_cards_writes_it(cards: dict[str, Any]
 def test_every_setting_of_every_method_is_explained_on_its_card(cards: dict[str, Any]) -> None:
     for method in cards["methods"]():
         documented = cards["field_docs"](method)
-        assert [name for name in method.__dataclass_fields__ if not documented.get(name)] == [], method.name
+        assert [each.name for each in fields(method) if not documented.get(each.name)] == [], method.name
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -1,4 +1,4 @@
-"""When a pick would be decided by rounding, and what decides instead. docs/selection.md has the rules for readers.
+"""When a pick would be decided by rounding, and what decides instead. docs/methods/selection.md has the rules.
 
 A gain is made of cosines, and those of float32 features: the same image on another CPU, with other threads or in
 another batch has other last bits. Greedy selections therefore go by two rules, the same in every backend:

@@ -82,7 +82,7 @@ class EADP(Method):
     Paper: "Combating Textual Noise and Redundancy: Entropy-Aware Dense Visual Token Pruning", ECCV 2026.
     The defaults are the paper's, but for `rounding`: quotas of several blocks add up to the budget. For β the paper
     gives no figure, only β > 1; ours is 2, where the best averages of its ablation begin. `EADP.paper` is its text,
-    `EADP.published` the release of its authors; docs/parity.md lists where these differ.
+    `EADP.published` the release of its authors; docs/methods/parity.md lists where these differ.
     Positions are renumbered and newlines dropped, as the release does on every model.
     """
 
