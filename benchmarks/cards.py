@@ -106,11 +106,16 @@ def facts(method: type[Method]) -> str:
         ["Prunes", STAGES[method.stage]],
         ["Needs", needs(method)],
         ["Merges tokens", "yes" if method.merges else "no"],
-        ["Positions, by default", POSITIONS[method.positions]],
+        ["Positions, by default", positions(method)],
         ["Newline tokens, by default", NEWLINES[method.newlines]],
         ["Presets", "; ".join(method.presets) or "none"],
     ]
     return "\n".join(f"- **{name}:** {fact}" for name, fact in rows)
+
+
+def positions(method: type[Method]) -> str:
+    usual, on_qwen = POSITIONS[method.positions], POSITIONS[method(keep=1).positions_on("qwen2_5_vl")]
+    return usual if on_qwen == usual else f"{usual}; on Qwen {on_qwen}"
 
 
 def needs(method: type[Method]) -> str:
@@ -119,8 +124,10 @@ def needs(method: type[Method]) -> str:
 
 def prose(method: type[Method]) -> list[str]:
     """The paragraphs of the class docstring before its first Google-style section."""
-    text = re.split(r"^(?:Args|Attributes|Raises|Examples?):\s*$", inspect.getdoc(method) or "", flags=re.M)[0]
-    return [paragraph.replace("\n", " ") for paragraph in re.split(r"\n\s*\n", text.strip())]
+    linked = re.sub(r"docs/methods/([\w-]+)\.md", r"[\1](\1.md)", inspect.getdoc(method) or "")
+    text = re.split(r"^(?:Args|Attributes|Raises|Examples?):\s*$", linked, flags=re.M)[0]
+    paragraphs = [paragraph.replace("\n", " ") for paragraph in re.split(r"\n\s*\n", text.strip())]
+    return [re.sub(r"^(Paper|Release, the default|Release|Departures):", r"**\1:**", each) for each in paragraphs]
 
 
 def settings(method: type[Method]) -> str:
