@@ -37,7 +37,7 @@ METHODS = [name for name in list_methods() if get_method_class(name).takes_budge
 
 
 def main(samples: int = 320) -> None:
-    """Measure, print, and write benchmarks/results/accuracy.json and the tables in README.md and docs/pocket.md."""
+    """Measure, print, and write benchmarks/results/accuracy.json and the table in docs/guides/pocket.md."""
     common.one_thread()
     settings = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND)]
     settings += [MethodSpec(name, share, OPTIONS.get(name, {})) for name in METHODS for share in SHARES]
@@ -50,9 +50,9 @@ def main(samples: int = 320) -> None:
         {k: v for k, v in o.items() if k not in ("answers", "right")} for o in pocket_report.as_json(found)["outcomes"]
     ]
     path = common.save("accuracy", {"questions": samples, "outcomes": outcomes})
-    for page in ("README.md", "docs/pocket.md"):
-        common.write_into(common.ROOT / page, "accuracy", table(found))
-    console.print(f"written: {path.relative_to(common.ROOT)}, README.md, docs/pocket.md")
+    page = common.ROOT / "docs" / "guides" / "pocket.md"
+    common.write_into(page, "accuracy", table(found))
+    console.print(f"written: {path.relative_to(common.ROOT)}, {page.relative_to(common.ROOT)}")
 
 
 def table(found: pocket_benchmark.PocketReport) -> str:
@@ -69,9 +69,9 @@ def table(found: pocket_benchmark.PocketReport) -> str:
     whole, blind, majority = (found.of(name).accuracy for name in (ALL_TOKENS, BLIND, MAJORITY))
     head = ["method", *(f"{share:.4g} of the tokens" for share in SHARES)]
     said = (
-        f"{len(found.kinds)} test questions, percent right (95 % interval). All tokens: {100 * whole:.1f}; blind: "
-        f"{100 * blind:.1f}; always the most frequent answer of the kind: {100 * majority:.1f}. In brackets, for "
-        "methods that cut inside the language model: the mean of tokens over its four layers."
+        f"{len(found.kinds)} test questions, percent correct (95 % interval). Unpruned: {100 * whole:.1f}; without the "
+        f"image: {100 * blind:.1f}; always the most frequent answer of the kind: {100 * majority:.1f}. In brackets, "
+        "for methods that prune inside the language model: the mean number of tokens over its four layers."
     )
     return f"{said}\n\n{format_markdown(head, rows)}"
 

@@ -1,4 +1,4 @@
-"""Draws docs/gallery.md and its pictures: `make gallery`."""
+"""Draw docs/guides/gallery.md and its images: `make gallery`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ SCENES = (7, 6, 1, 5)
 
 HEAD = """# Gallery
 
-Made by `make gallery`: the pocket model, a toy that ships with the package, with {keep} of its 256 visual tokens. Each
-figure shows the question's words with their entropies (struck through: not used), the picture, each method's map above,
-and below what it kept. Coverage is measured alike for all: facility location with EADP's weights. `eadp show` draws the
-same for your pictures and models, `eadp report` and `eadp view` make it live ([how](look.md)).
+`make gallery` draws these figures. The model is the pocket model, a toy that ships with the package, and it keeps
+{keep} of its 256 visual tokens. Each figure shows the words of the question with their entropies (words that are struck
+through are not used), then the image, then one column per method: its relevance map on top, and the tokens it kept
+below. Coverage is computed in the same way for every method: facility location with EADP's weights. `eadp show` draws
+the same figure for your images and models; `eadp report` and `eadp view` make it interactive
+([Visualize](visualize.md)).
 """
 
 
@@ -100,22 +102,22 @@ def pieces() -> list[Piece]:
         text = f"A scene of the pocket world. The right answer: {sample.answer}."
         found.append(Piece(f"scene-{number}", f"Scene {number}", text, [sample.image], sample.question))
     text = (
-        "A LLaVA-NeXT of the pocket model's weights sees four scenes at once: whole, and each in a crop of its own, "
-        "drawn at its place below. It was never trained on crops, so its answer means nothing; the maps do."
+        "A LLaVA-NeXT with the pocket model's weights sees four scenes at once: the whole image, and one crop per "
+        "scene. It was never trained on crops, so ignore its answer; the maps are meaningful."
     )
     four = mosaic([asked[number].image for number in (6, 4, 0, 2)])
     found.append(Piece("crops", "Crops", text, [four], "Read the blue sign.", 5 * KEEP, crops=True))
     moving = clip("test", 0, frames=6)
     frames = [scene_picture(frame) for frame in moving.frames]
     text = (
-        "Six frames share one budget by importance. The model was trained on single pictures, so its answer to a clip "
-        f"means nothing (right: {moving.answer}); the maps and quotas do."
+        "Six frames share one budget by importance. The model was trained on single images, so ignore its answer to a "
+        f"clip (the right one is: {moving.answer}); the maps and quotas are meaningful."
     )
     found.append(Piece("clip", "A clip", text, frames, moving.question, 6 * KEEP))
     for photo in photos():
         text = (
-            f"`skimage.data.{photo.name}` ({photo.terms}), its centre, as the model's processor cuts it. The pocket "
-            "model knows no photographs: neither its answer nor its map is to be trusted here."
+            f"The centre of `skimage.data.{photo.name}` ({photo.terms}), as the model's processor crops it. The pocket "
+            "model was not trained on photographs: trust neither its answer nor its map here."
         )
         found.append(Piece(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
     return found
@@ -127,7 +129,7 @@ def section(piece: Piece, comparison: Comparison) -> str:
         for result, covered in zip(comparison.results, coverages(comparison), strict=True)
         if covered is not None
     )
-    picture = f"![{piece.question}](img/gallery-{piece.name}.webp)"
+    picture = f"![{piece.question}](../img/gallery-{piece.name}.webp)"
     return f"\n## {piece.title}: “{piece.question}”\n\n{piece.text} Coverage: {told}.\n\n{picture}\n"
 
 
@@ -141,7 +143,7 @@ def main() -> None:
         comparison = comparers[piece.crops].compare(piece.images, piece.question, METHODS, piece.keep, rounds=1)
         draw_figure(comparison).save(DOCS / "img" / f"gallery-{piece.name}.webp", quality=90, method=6)
         text += section(piece, comparison)
-    (DOCS / "gallery.md").write_text(text, encoding="utf-8")
+    (DOCS / "guides" / "gallery.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def case(name: str, keep: int, repeats: int) -> dict[str, Any]:
 
 
 def main(repeats: int = 15) -> None:
-    """Measure, print, and write benchmarks/results/methods.json and the table in docs/methods-before.md."""
+    """Measure, print, and write benchmarks/results/methods.json and the table in docs/methods/before.md."""
     common.one_thread()
     rows = [case(name, keep, repeats) for name in CASES for keep in KEEPS]
     head = ["method", *(f"N={row['n']} K={row['k']}" for row in rows)]
@@ -80,7 +80,7 @@ def main(repeats: int = 15) -> None:
     for method in sorted(BEFORE, key=lambda method: rows[0]["ms"][method]):
         lines.append([method, *(f"{row['ms'][method] / row['ms']['eadp']:.2f}" for row in rows)])
         table.add_row(*lines[-1])
-    common.write_into(common.ROOT / "docs" / "methods-before.md", "methods", format_markdown(head, lines))
+    common.write_into(common.ROOT / "docs" / "methods" / "before.md", "methods", format_markdown(head, lines))
     console = Console()
     console.print(table)
     console.print(f"written: {common.save('methods', {'cases': rows}).relative_to(common.ROOT)}")

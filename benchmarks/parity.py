@@ -1,4 +1,4 @@
-"""Replay golden vectors and write docs/parity.md's table: `python benchmarks/parity.py FOLDER`."""
+"""Replay golden vectors and write docs/methods/parity.md's table: `python benchmarks/parity.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> None:
     ]
     equal = sum(outcome.equal for outcome in outcomes)
     table = format_markdown(["method", "release", "vectors equal", "of these in tests/golden"], rows)
-    page = common.ROOT / "docs" / "parity.md"
+    page = common.ROOT / "docs" / "methods" / "parity.md"
     common.write_into(page, "parity", f"{equal} of {len(outcomes)} vectors are equal.\n\n{table}")
     for outcome in outcomes:
         if not outcome.equal:

@@ -110,7 +110,7 @@ def targets(report: BenchReport, ninth: int) -> list[list[str]]:
 def main(
     model: str = "random:llava-onevision-0.5b", side: int = 384, layers: int | None = None, rounds: int = 3
 ) -> None:
-    """Measure, print, and write benchmarks/results/prefill.json, docs/measure.md and docs/img/prefill.png."""
+    """Measure, print, and write benchmarks/results/prefill.json, docs/guides/measure.md and docs/img/prefill.png."""
     common.one_thread()
     report, ninth = measure(model, side if "onevision" in model else None, layers, rounds)
     console = Console(width=140)
@@ -122,21 +122,21 @@ def main(
         return
     path = common.save("prefill", {**bench_report.as_json(report), "layers": layers, "targets": reached})
     draw(report, common.IMAGES / "prefill.png")
-    common.write_into(common.ROOT / "docs" / "measure.md", "prefill", page(report, layers, reached))
-    console.print(f"written: {path.relative_to(common.ROOT)}, docs/measure.md, docs/img/prefill.png")
+    common.write_into(common.ROOT / "docs" / "guides" / "measure.md", "prefill", page(report, layers, reached))
+    console.print(f"written: {path.relative_to(common.ROOT)}, docs/guides/measure.md, docs/img/prefill.png")
 
 
 def page(report: BenchReport, layers: int | None, reached: list[list[str]]) -> str:
-    """What docs/measure.md shows."""
+    """Format the section of docs/guides/measure.md."""
     size = (
         f"{layers} layers of the language model (tower and text encoder in proportion)" if layers else "all its layers"
     )
     about = (
-        f"{report.model}, {size}, {len(report.base.runs)} rounds, one thread of a shared machine, CPU time; "
-        "`python benchmarks/prefill.py`. "
+        f"`python benchmarks/prefill.py`: {report.model} with {size}, {len(report.base.runs)} rounds, CPU time on one "
+        "thread of a shared machine. "
         "Nearly all of the pruner's share is SigLIP's text encoder, which is always padded to 64 tokens."
     )
-    image = "![The prefill's time by part, for each method and budget, of the unpruned model's](img/prefill.png)"
+    image = "![Prefill time by part, per method and budget, relative to the unpruned model](../img/prefill.png)"
     tables = [format_markdown(*table(report)) for table in (bench_report.ratios, bench_report.counts)]
     return "\n\n".join([about, image, *tables, format_markdown(["what", "asked", "reached"], reached)])
 

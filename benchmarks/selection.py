@@ -191,7 +191,7 @@ def plot(rows: list[dict[str, Any]]) -> None:
 
 
 def main(quick: bool = False, repeats: int = 7, large_only: bool = typer.Option(False, "--large", hidden=True)) -> None:
-    """Measure, print, and write benchmarks/results/selection.json, docs/selection.md and docs/img/selection.*"""
+    """Measure, print, and write benchmarks/results/selection.json, docs/methods/selection.md and its figure."""
     common.one_thread()
     if large_only:
         return large()
@@ -217,8 +217,10 @@ def main(quick: bool = False, repeats: int = 7, large_only: bool = typer.Option(
         "~: scaled from a few picks."
     )
     text = "\n\n".join([note, format_markdown(head, body), format_markdown(["what", "asked", "reached"], summary)])
-    common.write_into(common.ROOT / "docs" / "selection.md", "selection", text)
-    console.print(f"written: {path.relative_to(common.ROOT)}, docs/selection.md, docs/img/selection.png and .svg")
+    page = common.ROOT / "docs" / "methods" / "selection.md"
+    common.write_into(page, "selection", text)
+    files = ", ".join(str(each.relative_to(common.ROOT)) for each in (path, page))
+    console.print(f"written: {files}, docs/img/selection.png and .svg")
 
 
 def line(row: dict[str, Any]) -> list[str]:

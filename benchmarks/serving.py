@@ -40,7 +40,7 @@ from eadp.pocket.storage import WEIGHTS
 from eadp.serve.command import command
 from eadp.utils.tables import format_markdown
 
-PAGE = common.ROOT / "docs" / "serving.md"
+PAGE = common.ROOT / "docs" / "guides" / "serving.md"
 SIDE, PATCH, ANSWER = 336, 14, 8
 QUESTION = "What color is the small circle next to the blue ring?"
 ENVIRONMENT = {

@@ -285,5 +285,5 @@ def test_a_folder_of_another_suite_is_refused(working):
 
 
 def test_the_docs_show_the_suites_as_they_are():
-    page = ROOT / "docs" / "evaluate.md"
+    page = ROOT / "docs" / "guides" / "evaluate.md"
     assert run("suites", "--markdown").output.strip() in page.read_text()

@@ -42,7 +42,7 @@ class Transformers:
 
         self.model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
         self.processor = AutoProcessor.from_pretrained(folder)
-        # The pocket model would keep its positions, which the engine cannot: see docs/serving.md.
+        # The pocket model would keep its positions, which the engine cannot: see docs/guides/serving.md.
         self.positions = None if self.model.config.model_type.startswith("qwen") else "renumber"
 
     def prompt(self, ask: Ask) -> str:

@@ -66,7 +66,9 @@ class DART(InsideMethod):
     citation: ClassVar[str] = "Stop Looking for Important Tokens: Duplication Matters More (EMNLP 2025)"
 
     visual_pivots: int = 4
+    """Pivots among the visual tokens. Release."""
     text_pivots: int = 4
+    """Pivots among the words. Release."""
     exact: bool = False
     turn: Turn = "release"
 

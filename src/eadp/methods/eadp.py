@@ -91,8 +91,8 @@ class EADP(BeforeMethod):
 
     The defaults are the paper's, except `rounding`: quotas of several blocks add up to the budget. The paper gives no
     value for β, only β > 1; our 2 is where the best averages of its ablation begin. `EADP.paper` is the paper's text,
-    `EADP.published` the release of its authors; docs/parity.md lists where they differ. Positions are renumbered and
-    newlines dropped, as in the release on every model.
+    `EADP.published` the release of its authors; docs/methods/parity.md lists where they differ. Positions are
+    renumbered and newlines dropped, as in the release on every model.
 
     Attributes:
         coverage: Instead of a count: keep as few tokens as represent this share of the weighted image, at most `keep`.
