@@ -201,7 +201,10 @@ def test_methods_presets_and_newlines_on_clips(pair: Pair) -> None:
     own = [{"preset": name} for name in ("paper", "published")] + [{"newlines": each} for each in ("none", "all")]
     own += [{"method": name, **OWN.get(name, {})} for name in pair.servable]
     asks = [Ask((), asked, {"keep": 0.25, **each}, clips) for each in own]
-    pair.check(*asks, Ask((), asked, {"keep": 0.25, "preset": "published"}, clips=(clip(33, 5),)))
+    expected, _ = pair.check(*asks, Ask((), asked, {"keep": 0.25, "preset": "published"}, clips=(clip(33, 5),)))
+    answers = dict(zip(pair.servable, [tokens for tokens, _, _ in expected[4:-1]], strict=True))
+    # What stays where a method fails in the engine would be told from what it chose.
+    assert all(answers[name] != answers["uniform"] for name in answers if name != "uniform")
 
 
 @with_clips

@@ -106,7 +106,10 @@ class PruningProcessor(Stock):
             return updates
         shortened = {
             modality: [
-                [self._shortened(update, request, self._newlines(mm_items, modality, index)) for update in item]
+                [
+                    self._shortened(update, request, modality, self._newlines(mm_items, modality, index))
+                    for update in item
+                ]
                 for index, item in enumerate(updates[modality])
             ]
             for modality in self.modalities
@@ -114,10 +117,10 @@ class PruningProcessor(Stock):
         }
         return {**updates, **shortened}
 
-    def _shortened(self, update: Any, request: Request, newlines: int) -> Any:
+    def _shortened(self, update: Any, request: Request, modality: str, newlines: int) -> Any:
         """vLLM's own update, with as many placeholders as tokens are sent. All of its ids are placeholders."""
         slots = update.content.full
-        kept = request.sent(len(slots) - newlines, newlines)
+        kept = request.sent(len(slots) - newlines, newlines, has_layout=modality == "image")
         return replace(update, content=replace(update.content, full=slots[:kept]))
 
     def _newlines(self, mm_items: Any, modality: str, index: int) -> int:

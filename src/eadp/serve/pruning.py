@@ -116,7 +116,7 @@ class PruningModel(Stock):
         if method is None or request.keeps_all(total):
             return self.finished(look, torch.arange(picture.length), look.rows)
         newlines = picture.newline_slots
-        sent = request.sent(total, len(newlines))
+        sent = request.sent(total, len(newlines), picture.layout is not None)
         start = time.perf_counter()
         guide = self.eadp_guide if request.reads else None
         chooser = Chooser(method, guide, "image", request.newlines)

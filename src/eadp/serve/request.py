@@ -55,12 +55,12 @@ class Request:
             return True
         return isinstance(self.method.keep, int) and self.method.keep >= patches
 
-    def sent(self, patches: int, newlines: int = 0) -> int:
-        """How many tokens of an image the engine gets."""
+    def sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
+        """How many tokens of an image or clip the engine gets. The arguments are those of `Method.sent`."""
         if self.method is None or self.keeps_all(patches):
             return patches + newlines
         if self.newlines == "chosen":
-            return self.method.sent(patches, newlines)
+            return self.method.sent(patches, newlines, has_layout)
         return self.method.sent(patches) + (newlines if self.newlines == "all" else 0)
 
     def to_json(self) -> str:
