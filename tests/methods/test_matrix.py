@@ -37,12 +37,10 @@ def promised(name: str, picture: Picture, selection: Selection) -> int:
     """How many tokens a method keeps: the budget to the token. An image has a resolution of whole rows and columns, so
     that `downsample` keeps the most tokens that fit into the budget that way."""
     method, newlines = get_method(name, keep=KEEP, **exact(name)), len(picture.newline_slots)
-    if picture.layout is None and name == "divprune":
-        newlines = 0  # Frames are pruned one by one, without the newline behind the clip.
     if len(selection) == selection.total and selection.merge is None:
         return len(picture) + selection.newlines
     if name != "downsample":
-        return method.count_sent(len(picture), newlines)
+        return method.count_sent(len(picture), newlines, picture.layout is not None)
     return sum(rows * columns for rows, columns in method.choose_resolutions(picture.grids, picture.square_only))
 
 

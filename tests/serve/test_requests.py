@@ -81,8 +81,16 @@ def test_the_engine_is_told_how_many_tokens_come_newlines_included() -> None:
     assert server(method="divprune", keep=0.5).request(None).sent(100, newlines=10) == 55
 
 
+def test_divprune_chooses_no_newlines_of_clips() -> None:
+    """Each frame is pruned by itself, unless all are one pool."""
+    clip = {"patches": 100, "newlines": 10, "has_layout": False}
+    assert server(method="divprune", keep=0.5).request(None).sent(**clip) == 50
+    assert server(method="divprune", keep=0.5, scope="image").request(None).sent(**clip) == 55
+    assert server(method="divprune", keep=0.5, newlines="all").request(None).sent(**clip) == 60
+
+
 @pytest.mark.parametrize("preset", ["paper", "published"])
-@pytest.mark.parametrize("family", ["llava", "llava_next", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen3_vl"])
 def test_presets_are_served_with_whole_quotas(family: str, preset: str) -> None:
     config = SimpleNamespace(eadp={"keep": 64, "preset": preset}, model_type=family)
     request = ServerSettings.of(config, ("renumber", "keep")).request(None)
@@ -103,6 +111,7 @@ def test_presets_are_served_with_whole_quotas(family: str, preset: str) -> None:
         ({"keep": 64, "positions": "keep"}, 'only "renumber"'),
         ({"keep": 64, "cache_mib": -1}, "cache_mib must be a whole number"),
         ({"keep": 64, "guide": "none"}, "reads the question"),
+        ({"keep": 64, "llava_video": True}, "llava_video must be true for a LLaVA-Video checkpoint"),
         ({"keep": 64, "colour": 1}, r"eadp has no setting colour; it has .*tau"),
     ],
 )
@@ -136,6 +145,19 @@ def test_the_tower_s_attention_is_there_as_far_as_the_model_reads(layer: Any, re
     else:
         with pytest.raises(ValueError, match=f"layer 23 of the vision tower.* first {read} layers"):
             settings.request(last)
+
+
+@pytest.mark.parametrize("video", [False, True])
+def test_a_siglip_tower_s_attention_is_there_to_its_last_layer(video: bool) -> None:
+    vision = SimpleNamespace(model_type="siglip_vision_model", num_hidden_layers=26, num_attention_heads=16)
+    own = {"eadp": {"keep": 64, "llava_video": video}, "model_type": "llava_onevision"}
+    config = SimpleNamespace(**own, vision_config=vision, vision_feature_layer=-1)
+    settings = ServerSettings.of(config, ("renumber",))
+    assert (settings.tower.read, settings.tower.has_cls, settings.llava_video) == (26, False, video)
+    assert {"visionzip", "hiprune", "prumerge", "trim"} < set(settings.servable)
+    assert settings.watched(settings.request({"method": "prumerge", "layer": -1}).method) == (25,)
+    with pytest.raises(ValueError, match="llava_video can be set only for the whole server"):
+        settings.request({"llava_video": True})
 
 
 def test_a_server_keeps_to_the_count_where_a_release_does_not() -> None:

@@ -92,7 +92,7 @@ class GridModel(PruningModel):
             _, rows, columns = feature.data["image_grid_thw"].data.tolist()
             place = feature.mm_position
             runs.append(mrope.Run(place.offset, place.length, (rows // merge, columns // merge)))
-        asked = [Request.from_tensor(feature.data[REQUEST].data) for feature in mm_features]
+        asked = [Request.from_tensor(feature.data[REQUEST["image"]].data) for feature in mm_features]
         renumber = any(request.positions == "renumber" for request in asked)
         return mrope.prompt_positions(len(input_tokens), runs, renumber)
 

@@ -15,10 +15,10 @@ from vllm.model_executor.models.llava import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from eadp.models.llava import Llava
-from eadp.serve.clip import ClipModel
 from eadp.serve.features import Look
 from eadp.serve.processing import PruningProcessor
 from eadp.serve.pruning import Item
+from eadp.serve.towers import ClipModel
 
 
 class EadpLlavaProcessor(PruningProcessor, LlavaMultiModalProcessor):

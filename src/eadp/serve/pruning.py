@@ -19,14 +19,14 @@ from eadp.runtime.merge import Merge
 from eadp.runtime.vision import Extra
 from eadp.serve.features import Key, Look, LookCache
 from eadp.serve.metrics import Metrics
-from eadp.serve.processing import IMAGE, REQUEST, PruningProcessor, shows_attention
+from eadp.serve.processing import MEDIA_KEY, REQUEST, PruningProcessor, shows_attention
 from eadp.serve.request import Request, ServerSettings
 from eadp.serve.stock import Stock
 
 logger = init_logger(f"vllm.{__name__}")
 
 Item = dict[str, Tensor]
-"""What the engine hands over of one image."""
+"""What the engine hands over of one image or clip."""
 
 
 class PruningModel(Stock):
@@ -46,11 +46,11 @@ class PruningModel(Stock):
 
     @abstractmethod
     def items(self, batch: dict[str, Any]) -> list[Item]:
-        """The engine's batch of images, one by one."""
+        """The engine's batch of images, or of clips, one by one."""
 
     @abstractmethod
     def tokens_of(self, item: Item) -> int:
-        """How many tokens the vision tower gives for an image."""
+        """How many tokens the vision tower gives for an image or clip."""
 
     @abstractmethod
     def look(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[Look]:
@@ -69,10 +69,12 @@ class PruningModel(Stock):
         return rows
 
     def embed_multimodal(self, **kwargs: Any) -> list[Tensor]:
-        if REQUEST not in kwargs:
+        # vLLM never mixes modalities in a batch.
+        modality = next((each for each in self.processor.modalities if REQUEST[each] in kwargs), None)
+        if modality is None:
             return []
-        requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST)]
-        images = [bytes(data.tolist()) for data in kwargs.pop(IMAGE)]
+        requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST[modality])]
+        images = [bytes(data.tolist()) for data in kwargs.pop(MEDIA_KEY[modality])]
         keys = [
             (image, self.eadp_settings.watched(request.method), request.merges_before_the_projector)
             for image, request in zip(images, requests, strict=True)
@@ -114,7 +116,7 @@ class PruningModel(Stock):
         if request.keeps_all(total):
             return self.finished(look, torch.arange(picture.length), look.rows)
         newlines = picture.newline_slots
-        sent = request.sent(total, len(newlines))
+        sent = request.sent(total, len(newlines), picture.layout is not None)
         start = time.perf_counter()
         guide = self.eadp_guide if request.reads else None
         chooser = Chooser(method, guide, "image", request.newlines)
@@ -148,7 +150,7 @@ class PruningModel(Stock):
             if found != sent:
                 raise ValueError(f"{selection.method} kept {found} tokens, but the prompt has {sent} places")
         except ValueError:
-            logger.exception("%s failed on an image; tokens spread evenly stay instead", chooser.method.name)
+            logger.exception("%s failed on an image or clip; tokens spread evenly stay instead", chooser.method.name)
             self.eadp_metrics.failed()
             beside = len(look.picture.newline_slots) if chooser.newlines == "all" else 0
             even = Chooser(Uniform(keep=sent - beside), None, "image", chooser.newlines)

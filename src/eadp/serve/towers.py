@@ -1,11 +1,11 @@
-"""What LLaVA's families share: the guide from CLIP's text side, and what their tower attended to."""
+"""What LLaVA's families share: a CLIP or SigLIP vision tower, its attention, and a guide from its text encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from vllm.tokenizers import cached_tokenizer_from_config
@@ -19,17 +19,29 @@ from eadp.serve.pruning import PruningModel
 TEXT_SIDE = ("text_model.", "text_projection.", "visual_projection.")
 
 
-class ClipModel(PruningModel):
-    """A model that sees through CLIP's tower."""
+class TowerModel(PruningModel):
+    """A model with the vision tower of a pair of encoders, image and text. Subclasses name the tower they support.
+
+    Attributes:
+        tower_type: The `model_type` of the vision tower.
+        select_strategy: "default" if the model drops the tower's CLS token, "full" if there is none.
+        reads_last: Whether the model may read the tower's last layer.
+    """
+
+    tower_type: ClassVar[str]
+    select_strategy: ClassVar[str]
+    reads_last: ClassVar[bool]
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         tower, layer = self.config.vision_config.model_type, self.config.vision_feature_layer
-        reads_one = isinstance(layer, int) and layer != -1
-        if (tower, self.config.vision_feature_select_strategy) != ("clip_vision_model", "default") or not reads_one:
+        strategy = self.config.vision_feature_select_strategy
+        reads_one = isinstance(layer, int) and (self.reads_last or layer != -1)
+        if (tower, strategy) != (self.tower_type, self.select_strategy) or not reads_one:
+            which = "one layer" if self.reads_last else "one layer before the last"
             raise ValueError(
-                f"only LLaVAs that read one layer before the last of a CLIP tower can be served pruned; this one reads "
-                f"layer {layer} of a {tower} ({self.config.vision_feature_select_strategy})"
+                f"this architecture can be served pruned only if it reads {which} of a {self.tower_type} "
+                f"({self.select_strategy}); this checkpoint reads layer {layer} of a {tower} ({strategy})"
             )
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
@@ -40,9 +52,9 @@ class ClipModel(PruningModel):
         return loaded
 
     def _guide(self, norm: dict[str, Tensor]) -> Any:
-        """vLLM leaves the tower's post_layernorm out, because the model reads a layer before it; the guide needs it."""
+        """vLLM drops the tower's post_layernorm, because the model reads a layer before it; the guide needs it."""
         if len(norm) != 2:
-            raise ValueError("the checkpoint has no post_layernorm of its vision tower, which CLIP's text side needs")
+            raise ValueError("the checkpoint lacks the post_layernorm of its vision tower, which the text guide needs")
         weight = next(self.vision_tower.parameters())
         vision = self.config.vision_config
         tower = nn.Module()
@@ -58,7 +70,7 @@ class ClipModel(PruningModel):
         functions = [layer.self_attn.attn for layer in self.vision_tower.vision_model.encoder.layers]
         with watching(functions, layers, self.eadp_settings.tower) as attention:
             states = self.vision_tower(pixels, feature_select_strategy="full")
-        return TowerOutput(states, attention)
+        return TowerOutput(states, attention, has_cls=self.select_strategy == "default")
 
     def pictures(
         self,
@@ -67,28 +79,65 @@ class ClipModel(PruningModel):
         lengths: list[int],
         tower_rows: bool,
         parts: dict[str, Any],
+        modality: str = "image",
         **arguments: Any,
     ) -> list[Picture]:
-        """As `eadp.models` has them. parts: of the base model, that the family asks for."""
+        """The images, or the one clip, as `eadp.models` describes them.
+
+        Args:
+            kind: The family in `eadp.models`.
+            output: The tower's output for the crops or frames.
+            lengths: The number of unpruned rows per image or clip, newlines included.
+            tower_rows: Whether to add the tokens before the projector.
+            parts: Attributes of the base model that the family uses.
+            modality: "image" or "video".
+            **arguments: What `get_image_features` gets besides the pixels.
+        """
         tower, projector = self.vision_tower.vision_model, self.multi_modal_projector
         family = self.family(kind, vision_tower=tower, multi_modal_projector=projector, **parts)
         hidden = SimpleNamespace(hidden_states={self.config.vision_feature_layer: output.states})
-        seen = Seen("image", arguments, (), lengths, output.attention)
-        pictures = with_attention(family, seen, family.pictures(seen, hidden, Prompt(None, [])))
+        # Pictures may hold on to what they were made from, and a cache holds pictures: not the batch's attention too.
+        pixels = (1, len(output.states)) if modality == "video" else ()
+        plain = Seen(modality, arguments, pixels, lengths)
+        seen = replace(plain, attention=output.attention)
+        pictures = with_attention(family, seen, family.pictures(plain, hidden, Prompt(None, [])))
         return with_tower_rows(family, seen, hidden, pictures) if tower_rows else pictures
+
+
+class ClipModel(TowerModel):
+    """A model with CLIP's vision tower."""
+
+    tower_type = "clip_vision_model"
+    select_strategy = "default"
+    reads_last = False
+
+
+class SiglipModel(TowerModel):
+    """A model with SigLIP's vision tower. LLaVA's checkpoints lack SigLIP's last layer, so they read their own last."""
+
+    tower_type = "siglip_vision_model"
+    select_strategy = "full"
+    reads_last = True
 
 
 @dataclass(frozen=True)
 class TowerOutput:
-    """states: crops×(CLS and cells)×d, the layer that the model reads. attention: of the layers that were watched."""
+    """What the tower returned for crops or frames.
+
+    Attributes:
+        states: crops×(CLS and cells)×d, the layer that the model reads.
+        attention: The attention of the layers that were asked for.
+        has_cls: Whether the sequences begin with a CLS token.
+    """
 
     states: Tensor
     attention: list[TowerLayer]
+    has_cls: bool
 
     @property
     def cells(self) -> Tensor:
         """crops×cells×d."""
-        return self.states[:, 1:]
+        return self.states[:, int(self.has_cls) :]
 
 
 def _watched(weights: Iterable[tuple[str, Tensor]], norm: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
