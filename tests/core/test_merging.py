@@ -16,7 +16,7 @@ import eadp
 from eadp.core import Selection, TextGuide, VisualTokens
 from eadp.methods import Method
 from eadp.methods.base import REGISTRY
-from eadp.models import family_of
+from eadp.models import adapter_of
 from eadp.runtime.attach import Pruned
 
 MERGERS = ("visionzip", "prumerge", "trim")
@@ -62,7 +62,7 @@ def sent(family: str, sizes: Sizes, method: str | Method, **settings: Any) -> Se
         settings |= {"guide": Guide("tower" if family.startswith("llava") else "language"), "question": "Which?"}
 
     def call() -> dict[str, Any]:
-        text = family_of(model).text_model
+        text = adapter_of(model).text_model
         handle = text.register_forward_pre_hook(lambda _, args, kwargs: calls.append(kwargs), with_kwargs=True)
         model(**inputs)
         handle.remove()
@@ -73,7 +73,7 @@ def sent(family: str, sizes: Sizes, method: str | Method, **settings: Any) -> Se
         shortened = call()
     clip = "pixel_values_videos" in inputs
     placeholder = inputs["input_ids"][0] == getattr(model.config, "video_token_id" if clip else "image_token_id")
-    (one,), (selection,) = pruned.pictures, pruned.last
+    (one,), (selection,) = pruned.images, pruned.last
     tokens = placeholder.nonzero().flatten()[one.slots]
     columns = (placeholder & pruned.columns[0]).nonzero().flatten()
     physical = pruned.columns[0].cumsum(0)[columns] - 1
@@ -144,7 +144,7 @@ def test_where_the_projector_takes_no_single_row_merging_is_behind_it(case: str,
 def test_rows_of_tiles_stay_with_their_tiles() -> None:
     """Idefics3 has marks between its tiles: each tile's columns hold rows of its own."""
     given = sent(*BEHIND["idefics3"], "visionzip", keep=13)
-    (one,) = given.pruned.pictures
+    (one,) = given.pruned.images
     owner = torch.repeat_interleave(torch.tensor([rows * columns for rows, columns in one.grids]))
     at = {int(column): int(owner[token]) for token, column in enumerate(given.tokens)}
     assert [at[int(column)] for column in given.columns] == owner[given.selection.rows].tolist()

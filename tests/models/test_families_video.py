@@ -54,7 +54,7 @@ def test_aligned_states_are_pooled_as_the_features_are() -> None:
         output = base.get_video_features(inputs["pixel_values_videos"], return_dict=True)
         with eadp.attach(model, method=EverySecond()) as pruned:
             model(**inputs)
-            (picture,) = pruned.pictures
+            (picture,) = pruned.images
         aligned = picture.arrange(base.multi_modal_projector(output.hidden_states[-1]))
         torch.testing.assert_close(aligned, output.pooler_output[0][picture.slots], rtol=1e-4, atol=1e-4)
 

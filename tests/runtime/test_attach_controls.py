@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import eadp
-from eadp.runtime import before, ledger
-from eadp.runtime.positions import renumbered
+from eadp.runtime import before, cache_map
+from eadp.runtime.positions import renumber_positions
 
 LLAVA = IMAGES["llava"]
 
@@ -35,7 +35,7 @@ def broken(model: nn.Module, inputs: dict[str, Tensor], **settings: Any) -> bool
 def test_control_without_mask_translation(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
     assert not broken(model, inputs)
-    monkeypatch.setattr(before, "continued", lambda mask, *_: mask)
+    monkeypatch.setattr(before, "continuation_mask", lambda mask, *_: mask)
     assert broken(model, inputs)
 
 
@@ -43,7 +43,11 @@ def test_control_without_mask_translation(family: str, monkeypatch: pytest.Monke
 def test_control_without_the_shift_of_renumbered_positions(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
     assert not broken(model, inputs, positions="renumber")
-    monkeypatch.setattr(before, "renumbered", lambda *args, **kwargs: (renumbered(*args, **kwargs)[0], None))
+
+    def without_shift(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        return renumber_positions(*args, **kwargs)[0], None
+
+    monkeypatch.setattr(before, "renumber_positions", without_shift)
     assert broken(model, inputs, positions="renumber")
 
 
@@ -58,7 +62,7 @@ def test_control_with_physical_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
             return answers(model, input_ids=ids, attention_mask=torch.ones_like(ids), past_key_values=cache)[1]
 
     right = last_logits()
-    monkeypatch.setattr(ledger._Ledgered, "get_seq_length", ledger._Ledgered.get_query_offset)
+    monkeypatch.setattr(cache_map._MappedCache, "get_seq_length", cache_map._MappedCache.get_query_offset)
     assert not torch.allclose(last_logits(), right, rtol=1e-3, atol=1e-3)
 
 
@@ -68,7 +72,7 @@ def test_control_with_gaps_in_the_counted_positions(monkeypatch: pytest.MonkeyPa
     inputs.pop("attention_mask")
     with eadp.attach(model, method=EverySecond()):
         right = model(**inputs, use_cache=False).logits
-        monkeypatch.setattr(before, "counting", lambda plan, start, device: plan.index)
+        monkeypatch.setattr(before, "count_columns", lambda plan, start, device: plan.index)
         wrong = model(**inputs, use_cache=False).logits
     assert not torch.allclose(wrong[:, -1], right[:, -1], rtol=1e-2, atol=1e-2)
 

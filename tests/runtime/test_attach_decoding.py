@@ -215,7 +215,7 @@ def test_merged_tokens_are_sums_of_rows(family: str) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:1])
     with eadp.attach(model, method=Pairs()) as pruned:
         _, logits = answers(model, **inputs)
-        (picture,), columns = pruned.pictures, pruned.columns
+        (picture,), columns = pruned.images, pruned.columns
     full, short = (
         shortened(model, inputs, keep, "keep")["mm_encoder_outputs"]["image"]
         for keep in (torch.ones_like(columns), columns)

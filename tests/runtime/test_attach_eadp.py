@@ -42,13 +42,13 @@ def test_the_prompts_own_question_guides(family: str) -> None:
     guide = EmbeddingGuide(model.get_input_embeddings(), processor)
     with eadp.attach(model, processor, keep=0.5, guide=guide) as pruned:
         answers(model, **prompt(family, [noise(40, 60)]))
-        (kept,), (picture,) = pruned.last, pruned.pictures
+        (kept,), (picture,) = pruned.last, pruned.images
         assert "".join(kept.words) == QUESTION
         assert len(kept) == round(0.5 * kept.total)
         assert len(kept.quotas) == len(picture.grids)
         assert sum(kept.quotas) == len(kept)
         assert 0 < kept.coverage <= kept.bound
-        with pruned.asking(QUESTION):
+        with pruned.with_question(QUESTION):
             answers(model, **prompt(family, [noise(40, 60)], "something else altogether"))
             assert torch.equal(pruned.last[0].indices, kept.indices)
 
@@ -93,7 +93,7 @@ def test_llava_is_guided_by_the_clip_of_its_tower(family: str, clip: Path) -> No
     inputs = prompt(family, [noise(40, 60)])
     with eadp.attach(model, processor, keep=8, guide=str(clip), mu=1.0) as pruned:
         model(**inputs)
-        (kept,), (picture,) = pruned.last, pruned.pictures
+        (kept,), (picture,) = pruned.last, pruned.images
         pooled = pruned.guide.encode(QUESTION).pooled
         pixels = inputs["pixel_values"].flatten(0, -4)
         output = model.model.vision_tower(pixels, output_hidden_states=True)
@@ -219,7 +219,7 @@ def test_every_crop_has_all_its_tokens_without_unpadding(clip: Path) -> None:
     with eadp.attach(model, processor, method="cdpruner", keep=10, guide=str(clip), unpad=False) as pruned:
         inputs = prompt("llava_next", [wide])
         model(**inputs)
-        (kept,), (picture,) = pruned.last, pruned.pictures
+        (kept,), (picture,) = pruned.last, pruned.images
     assert inputs["input_ids"].shape[1] > before.shape[1]
     assert len(set(picture.grids)) == 1
     assert kept.quotas == (10 // len(picture.grids),) * len(picture.grids)
@@ -239,5 +239,5 @@ def test_divprune_lets_newlines_compete() -> None:
             model(**inputs)
         (kept,) = pruned.last
         newlines[which] = kept.newlines
-        assert kept.sent == {None: 24, "none": 24, "all": 24 + pruned.pictures[0].newline_slots.numel()}[which]
+        assert kept.sent == {None: 24, "none": 24, "all": 24 + pruned.images[0].newline_slots.numel()}[which]
     assert newlines[None] == 1

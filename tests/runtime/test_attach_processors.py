@@ -53,7 +53,7 @@ def test_two_images_in_a_message(family: str) -> None:
     with eadp.attach(model, method=Ragged()) as pruned:
         cached, uncached = (answers(model, **inputs, use_cache=use_cache)[1] for use_cache in (True, False))
     torch.testing.assert_close(cached, uncached, rtol=1e-4, atol=1e-4)
-    one, two = pruned.pictures
+    one, two = pruned.images
     assert len(one) + len(two) == sum(selection.total for selection in pruned.last)
     if family == "llava_onevision":
         assert [list(one.grids), list(two.grids)] == [[(7, 7)]] * 2

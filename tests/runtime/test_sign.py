@@ -109,7 +109,7 @@ class TestReport:
         low, high = report.interval
         assert low < 0 < high
         assert not report.sure
-        assert "not sure: the interval holds 0" in str(report)
+        assert "not sure: the interval contains 0" in str(report)
 
     def test_few_images_do_not(self):
         report = report_of([pair(0.9, 0.1)] * 3)

@@ -282,7 +282,7 @@ class Selection:
         """A figure as a Pillow image: the words, the map, the kept tokens lit. Notebooks show it.
 
         picture: the image, or the frames of a clip.
-        where:   what knows the tokens' grids: of `pruned.pictures`, or the `VisualTokens`. None: one square.
+        where:   what knows the tokens' grids: of `pruned.images`, or the `VisualTokens`. None: one square.
         """
         from eadp.view.figure import draw
         from eadp.view.notebook import exhibit_of

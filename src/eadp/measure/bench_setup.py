@@ -17,7 +17,7 @@ from eadp.measure.bench import Report, Row, bench
 from eadp.measure.stopwatch import Clock
 from eadp.measure.stopwatch import clock as clock_of
 from eadp.methods import make
-from eadp.models import family_of
+from eadp.models import adapter_of
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def prepare(
     if threads is not None:
         torch.set_num_threads(threads)
     model, processor = load_model(settings.model, dtype=dtype, device=device, layers=settings.layers)
-    family = family_of(model).config.model_type
+    family = adapter_of(model).config.model_type
     methods = [make(each.method, preset=each.preset, family=family, keep=each.keep) for each in chosen]
     guide = load_guide(settings.model, model, processor) if any("text" in each.needs for each in methods) else None
     rows = [Row(method, each.preset) for method, each in zip(methods, chosen, strict=True)]

@@ -44,5 +44,5 @@ def replay(vector: Vector) -> dict[str, Any]:
         "per_pivot": added.shape[1],
         "added": added,
         "kept": kept,
-        "position_ids": left(vector, kept).columns(torch.arange(len(hidden))[None])[0],
+        "position_ids": left(vector, kept).take_columns(torch.arange(len(hidden))[None])[0],
     }

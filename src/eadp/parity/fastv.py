@@ -23,6 +23,6 @@ def replay(vector: Vector) -> dict[str, Any]:
     return {
         "scores": chosen.scores,
         "kept": chosen.indices,
-        "position_ids": plan.columns(torch.arange(len(hidden))[None])[0],
-        "rows": plan.rows(hidden[None])[0],
+        "position_ids": plan.take_columns(torch.arange(len(hidden))[None])[0],
+        "rows": plan.take_rows(hidden[None])[0],
     }

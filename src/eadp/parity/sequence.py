@@ -57,4 +57,4 @@ def left(vector: Vector, kept: Tensor) -> Compaction:
     keep = torch.ones(1, len(image) + len(words) + vector.settings["start"], dtype=torch.bool)
     keep[0, image] = False
     keep[0, image[kept]] = True
-    return Compaction.of(keep)
+    return Compaction.from_mask(keep)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from eadp.core import TextGuide, VisualTokens
 from eadp.methods.trim import TRIM
-from eadp.models.family import TowerRows
+from eadp.models.vision_call import TowerRows
 from eadp.parity.vectors import Vector
 from eadp.runtime.merge import Merge
 
@@ -23,13 +23,15 @@ def replay(vector: Vector) -> dict[str, Any]:
     text = TextGuide(None, vector["text_pooled"], sign=settings["sign"])
     ratio = settings["ratio"]
     found = TRIM(keep=None if ratio == -1 else float(ratio)).select(tokens, text)
-    merge, tower = cast(Tensor, found.merge), TowerRows(hidden, None, vector.project)
-    sent = Merge(0, torch.arange(len(tokens)), found.indices, merge, rows=found.rows, tower=tower)
+    merge, tower = cast(Tensor, found.merge), TowerRows(hidden)
+    sent = Merge(
+        0, torch.arange(len(tokens)), found.indices, merge, rows=found.rows, tower=tower, project=vector.project
+    )
     return {
         "image_embeds": aligned,
         "scores": found.scores,
         "kept": cast(Tensor, found.rows)[:-1],
         "rows_hidden": merge @ hidden,
-        "rows": sent.received(features),
+        "rows": sent.merged_rows(features),
         "count": len(found),
     }

@@ -10,7 +10,7 @@ from torch import Tensor
 from eadp.core import Selection, TowerAttention, VisualTokens
 from eadp.methods.visionzip import VisionZip
 from eadp.models.anyres import mosaic
-from eadp.models.family import TowerRows
+from eadp.models.vision_call import TowerRows
 from eadp.parity.vectors import Vector
 from eadp.runtime.merge import Merge
 
@@ -67,6 +67,7 @@ def _assigned(found: Selection, dominant: int) -> Tensor:
 
 
 def _received(vector: Vector, tokens: VisualTokens, found: Selection) -> Tensor:
-    tower = TowerRows(cast(Tensor, tokens.tower), tokens.tower_cls, vector.project)
-    merge = Merge(0, torch.arange(len(tokens)), found.indices, cast(Tensor, found.merge), rows=found.rows, tower=tower)
-    return merge.received(tokens.features)
+    tower, weights = TowerRows(cast(Tensor, tokens.tower), tokens.tower_cls), cast(Tensor, found.merge)
+    columns = torch.arange(len(tokens))
+    merge = Merge(0, columns, found.indices, weights, rows=found.rows, tower=tower, project=vector.project)
+    return merge.merged_rows(tokens.features)

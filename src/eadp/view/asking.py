@@ -103,7 +103,7 @@ class Asker:
         witness = Witness()
         with self._attached(witness) as pruned:
             said = {"": answer(self.model, self.processor, inputs, NEW_TOKENS)}
-            pictures = pruned.pictures
+            pictures = pruned.images
         tokens, text = witness.seen[0]
         chosen: dict[str, Selection] = {}
         for name, method in methods.items():

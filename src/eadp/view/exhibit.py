@@ -76,7 +76,7 @@ class Exhibit:
             if take.selection.total != self.total:
                 raise ValueError(
                     f"grids {list(self.grids)} hold {self.total} tokens, but {take.name} chose among "
-                    f"{take.selection.total}: give the grids of this picture, as in pruned.pictures"
+                    f"{take.selection.total}: give the grids of this picture, as in pruned.images"
                 )
 
     @property

@@ -22,7 +22,7 @@ def exhibit_of(
         side = round(selection.total**0.5)
         if side**2 != selection.total:
             raise ValueError(
-                f"{selection.total} tokens are no square: say how they lie with `where`, such as pruned.pictures[0]"
+                f"{selection.total} tokens are no square: say how they lie with `where`, such as pruned.images[0]"
             )
         grids, layout, features = [(side, side)], None, None
     else:
