@@ -36,12 +36,10 @@ def promised(family: str, name: str, layout: ImageLayout, selection: Selection) 
     """How many tokens a method keeps: the budget to the token. An image has a resolution of whole rows and columns, so
     that `downsample` keeps the most tokens that fit into the budget that way."""
     method, newlines = make(name, keep=KEEP, **exact(name)), len(layout.newline_slots)
-    if layout.layout is None and name == "divprune":
-        newlines = 0  # Frames are pruned one by one, without the newline behind the clip.
     if len(selection) == selection.total and selection.merge is None:
         return len(layout) + selection.newlines
     if name != "downsample":
-        return method.sent(len(layout), newlines)
+        return method.sent(len(layout), newlines, layout.layout is not None)
     square_only = FAMILIES[family].geometry_class.square_grids_only
     return sum(rows * columns for rows, columns in method.resolution(layout.grids, square_only))
 

@@ -488,7 +488,7 @@ class TestGuideFor:
 
     def test_a_checkpoint_without_tokenizer(self, clip, tmp_path):
         clip.save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="its files were not beside"):
+        with pytest.raises(ValueError, match="the checkpoint has no tokenizer files"):
             guide_for(tiny_llava(clip), None, str(tmp_path))
 
     def test_a_tower_of_another_width(self, clip, clip_folder):

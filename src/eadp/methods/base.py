@@ -89,10 +89,11 @@ class Method(ABC):
         """The settings of a named preset on this family of models (its `model_type`)."""
         raise ValueError(f"{cls.name} has no preset {name!r}: its defaults are its release's")
 
-    def sent(self, patches: int, newlines: int = 0) -> int:
+    def sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
         """How many tokens the language model gets of an image of so many patches, told before it is seen.
 
         newlines: those that the model sets between its rows, of which this counts what the method itself chooses.
+        has_layout: whether the blocks are crops of one image, as in `VisualTokens.layout`; frames of a clip are not.
         """
         return self.count(patches)
 

@@ -51,15 +51,19 @@ class DivPrune(Method):
             newlines=int((~patches).sum()),
         )
 
-    def sent(self, patches: int, newlines: int = 0) -> int:
-        return self.count(patches if self.scope == "block" else patches + newlines)
+    def sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
+        return self.count(patches if self._by_block(has_layout) else patches + newlines)
 
     def picks(self, tokens: VisualTokens) -> Picks:
         """In turn; from N on they are newlines."""
-        if self.scope == "block" or (self.scope == "released" and tokens.layout is None):
+        if self._by_block(tokens.layout is not None):
             quotas = alike(tokens.grids, self.count(len(tokens)))
             return max_min_by_quota(tokens.features, tokens.blocks, quotas)
         rows = tokens.features
         if tokens.newlines is not None:
             rows = torch.cat([rows, tokens.newlines.to(rows)])
         return max_min_by_quota(rows, [slice(0, len(rows))], [self.count(len(rows))])
+
+    def _by_block(self, has_layout: bool) -> bool:
+        """Whether each block is pruned by itself, so that newlines, which are in no block, are never chosen."""
+        return self.scope == "block" or (self.scope == "released" and not has_layout)

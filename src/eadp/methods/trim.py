@@ -50,7 +50,7 @@ class TRIM(Method):
             return int(total * self.keep)
         return super().count(total)
 
-    def sent(self, patches: int, newlines: int = 0) -> int:
+    def sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
         count = self.count(patches)
         return count if self.exact or count == patches else count + 1
 

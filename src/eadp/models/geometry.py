@@ -55,6 +55,10 @@ class FamilyGeometry(ABC):
             One layout per image or clip, prompt by prompt, in the order of the prompt.
         """
 
+    def has_tower_rows(self, layout: ImageLayout) -> bool:
+        """Whether each token of an image is one row before the projector, for families that project row by row."""
+        return True
+
     def arrange(self, layout: ImageLayout, cells: Tensor) -> Tensor:
         """Arrange values of tower cells as the model arranges its features: crops×cells×c → N×c."""
         return layout.arrange(cells)

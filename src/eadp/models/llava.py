@@ -105,7 +105,7 @@ def tower_rows_by_image(
     states: Tensor,
     has_cls: bool,
     arrange: Arrange | None = None,
-) -> list[TowerRows]:
+) -> list[TowerRows | None]:
     """Split the states that a model projects by image, with the CLS token of each block.
 
     Args:
@@ -115,9 +115,17 @@ def tower_rows_by_image(
         states: B×(CLS and) cells×w.
         has_cls: Whether each tower sequence begins with a CLS token.
         arrange: What arranges the cells of one image. None: the geometry does.
+
+    Returns:
+        One entry per image; None where its tokens are not single rows before the projector.
     """
+    if not any(geometry.has_tower_rows(layout) for layout in layouts):
+        return [None] * len(layouts)
     rows = geometry.tokens_from_cells(call, layouts, states[:, int(has_cls) :], arrange)
-    if not has_cls:
-        return [TowerRows(each) for each in rows]
-    classes = states[:, 0].split([layout.crops for layout in layouts])
-    return [TowerRows(each, cls[layout.block_crops]) for layout, each, cls in zip(layouts, rows, classes, strict=True)]
+    found = [TowerRows(each) for each in rows]
+    if has_cls:
+        classes = states[:, 0].split([layout.crops for layout in layouts])
+        found = [
+            TowerRows(each, cls[layout.block_crops]) for layout, each, cls in zip(layouts, rows, classes, strict=True)
+        ]
+    return [each if geometry.has_tower_rows(layout) else None for layout, each in zip(layouts, found, strict=True)]

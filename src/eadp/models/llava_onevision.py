@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from eadp.models.anyres import AnyresGeometry, packed_layout, resampled_layout, 
 from eadp.models.layout import ImageLayout, Placeholders, Pooling
 from eadp.models.llava import LlavaTowerAdapter
 from eadp.models.pixels import block_pixels, join_crops
-from eadp.models.vision_call import TowerRows, VisionCall
+from eadp.models.vision_call import VisionCall
 
 RESAMPLING_RATIO = 1.1
 """Joined crops are scaled down where their side is longer than the allowed one by more than this factor."""
@@ -43,6 +43,10 @@ class LlavaOnevisionGeometry(AnyresGeometry):
             self._image_layout(size, self.crop_grid(size) if is_cropped else (0, 0), most_crops)
             for size, is_cropped in zip(call.listed("image_sizes"), self._are_cropped(call), strict=True)
         ]
+
+    def has_tower_rows(self, layout: ImageLayout) -> bool:
+        """Clips are pooled, and many crops scaled down, after the projector."""
+        return layout.pooling is None and not layout.resampled
 
     def arrange(self, layout: ImageLayout, cells: Tensor) -> Tensor:
         if not layout.resampled:
@@ -109,15 +113,6 @@ class LlavaOnevisionAdapter(LlavaTowerAdapter):
     """LLaVA-OneVision on its modules."""
 
     geometry_class = LlavaOnevisionGeometry
-
-    def tower_rows(self, call: VisionCall, output: Any, layouts: Sequence[ImageLayout]) -> Sequence[TowerRows | None]:
-        """Clips are pooled, and many crops scaled down, after the projector, so they have no rows before it."""
-        if call.modality == "video":
-            return [None] * len(layouts)
-        return [
-            None if layout.resampled else rows
-            for layout, rows in zip(layouts, super().tower_rows(call, output, layouts), strict=True)
-        ]
 
     def encode(self, call: VisionCall, pixels: Tensor, grid: Grid) -> list[Tensor]:
         """Encode a block again. The model halves frames bilinearly: on an even grid, that is the mean of 2×2."""

@@ -49,31 +49,43 @@ def convert(model: nn.Module, processor: Any = None) -> Overrides:
         raise ValueError(f"LLaVA-Video is a LLaVA-OneVision model, got {type(model).__name__}")
     encode = base.get_video_features
 
-    def apply_pooling(frames: Tensor) -> Tensor:
-        return pool_cells(frames, Pooling("average", STRIDE))
-
     @wraps(encode)
     def get_video_features(*args: Any, **kwargs: Any) -> Any:
         output = encode(*args, **kwargs)
         # OneVision's one newline at the end is replaced by one after each row.
-        clips = output.pooler_output[:, :-1]
-        side = _side(base.config.vision_config)
-        rows = clips.unflatten(1, (-1, side))
-        newline = base.image_newline.to(rows).expand(*rows.shape[:2], 1, -1)
-        output.pooler_output = torch.cat([rows, newline], dim=2).flatten(1, 2)
+        side = frame_side(base.config.vision_config)
+        output.pooler_output = add_newlines(output.pooler_output[:, :-1], side, base.image_newline)
         return output
 
     def replace_video_token(video_inputs: Any, video_idx: int, **kwargs: Any) -> str:
-        side = _side(base.config.vision_config)
+        side = frame_side(base.config.vision_config)
         return processor.video_token * (len(video_inputs["pixel_values_videos"][video_idx]) * side * (side + 1))
 
     converted = Overrides()
-    converted.override(base, "apply_pooling", apply_pooling)
+    converted.override(base, "apply_pooling", average_pool)
     converted.override(base, "get_video_features", get_video_features)
     if processor is not None:
         converted.override(processor, "replace_video_token", replace_video_token)
     return converted
 
 
-def _side(vision: Any) -> int:
+def average_pool(frames: Tensor) -> Tensor:
+    """Average each 2×2 cells: F×cells×d → F×pooled×d. An odd row or column at the end is dropped."""
+    return pool_cells(frames, Pooling("average", STRIDE))
+
+
+def add_newlines(clips: Tensor, side: int, newline: Tensor) -> Tensor:
+    """Add a newline after each row of each frame: B×(frames·side²)×d → B×(frames·side·(side + 1))×d.
+
+    Args:
+        clips: The tokens of the clips.
+        side: Rows and columns of a frame's tokens.
+        newline: d, the newline.
+    """
+    rows = clips.unflatten(1, (-1, side))
+    return torch.cat([rows, newline.to(rows).expand(*rows.shape[:2], 1, -1)], dim=2).flatten(1, 2)
+
+
+def frame_side(vision: Any) -> int:
+    """Rows and columns of a frame's tokens after pooling. vision: the configuration of the vision tower."""
     return vision.image_size // vision.patch_size // STRIDE
