@@ -31,7 +31,7 @@ def layouts(family: str, sizes: list[list[tuple[int, ...]]]) -> list[ImageLayout
 
 @pytest.mark.parametrize("family", ["llava", "llava_next", "llava_next_video", "llava_onevision"])
 def test_states_are_arranged_as_the_features_are(family: str) -> None:
-    """With the projector for a guide, the aligned states are the very features that the language model receives."""
+    """With the projector as the guide, the aligned states are exactly the features that the language model receives."""
     model, base = tiny.model(family), tiny.model(family).base_model
     geometry = FAMILIES[family].geometry_class(model.config)
     for sizes, modality in ((IMAGES[family], "image"), (CLIPS.get(family), "video")):
@@ -69,7 +69,7 @@ def test_crops_of_an_unpadded_image() -> None:
 
 
 def test_a_crop_that_is_cut_away_is_no_block() -> None:
-    """Three crops of 2×2 cells in a row, of which only two columns in the middle are left."""
+    """Three crops of 2×2 cells in a row, of which only the two middle columns are left."""
     left = [8 + 0, 8 + 1, -1, 8 + 2, 8 + 3, -1]
     one = packed_layout(torch.tensor([0, 1, 2, 3, *left]), 2, (1, 3))
     assert list(one.grids) == [(2, 2), (2, 2)]
@@ -112,8 +112,8 @@ def test_frames_are_blocks() -> None:
     assert [list(one.grids) for one in layouts("llava_next_video", CLIPS["llava_next_video"][:1])] == [[(2, 2)] * 3]
 
 
-def test_pixtral_in_llavas_clothes() -> None:
-    """Images of their own sizes; the marks after their rows are text and stay."""
+def test_pixtral_in_llavas_classes() -> None:
+    """Images have different sizes. The marks after their rows are text, so they stay."""
     vision = dict(tiny.TOWER, model_type="pixtral", image_size=64, patch_size=4)
     config = hf.LlavaConfig(
         vision_config=vision,
@@ -163,14 +163,14 @@ FULL_SIZE: dict[str, tuple[dict[str, Any], list[tuple[int, int]]]] = {
 }
 
 
-def tower_without_numbers(patches: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
+def tower_without_values(patches: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
     merged = torch.empty(len(patches) // 4, kwargs["width"], device="meta")
     return BaseModelOutputWithDeepstackFeatures(pooler_output=merged, deepstack_features=[merged] * 3)
 
 
 @pytest.mark.parametrize("name", FULL_SIZE)
 def test_full_size(name: str) -> None:
-    """The real dimensions, without weights: 576, 2,880, 3,645, 1,296 and 1,024 tokens where they should be."""
+    """Real configurations without weights: 576, 2,880, 3,645, 1,296 and 1,024 tokens."""
     config, (inputs, grids) = ARCHITECTURES[name](), FULL_SIZE[name]
     with torch.device("meta"):
         model = hf.AutoModelForImageTextToText.from_config(config)
@@ -178,8 +178,8 @@ def test_full_size(name: str) -> None:
     assert grids == GRIDS[config.model_type]
     assert adapter.text_model is model.model.language_model
     if "image_grid_thw" in inputs:
-        # This tower mixes the grid's numbers into its states, which cannot be done without numbers.
-        model.model.visual.forward = partial(tower_without_numbers, width=config.text_config.hidden_size)
+        # This tower computes with the values of the grid, which a meta tensor does not have.
+        model.model.visual.forward = partial(tower_without_values, width=config.text_config.hidden_size)
     with eadp.attach(model, method=EverySecond()):
         output = model.model.get_image_features(**inputs, return_dict=True)
     call = getattr(output, VISION_CALL)

@@ -1,4 +1,4 @@
-"""Shortening and lengthening a sequence, as properties."""
+"""Properties of shortening a sequence and restoring it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from eadp.runtime.compact import Compaction
 
 @st.composite
 def keeps(draw: st.DrawFn) -> torch.Tensor:
-    """B×L with at least one true a row."""
+    """B×L, with at least one true per row."""
     rows, length = draw(st.integers(1, 4)), draw(st.integers(1, 12))
     row = st.lists(st.booleans(), min_size=length, max_size=length).filter(any)
     return torch.tensor([draw(row) for _ in range(rows)])
 
 
 @given(keeps())
-def test_kept_columns_come_in_order_behind_the_padding(keep: torch.Tensor) -> None:
+def test_kept_columns_come_in_order_after_the_padding(keep: torch.Tensor) -> None:
     plan = Compaction.from_mask(keep)
     for row, index in enumerate(plan.index):
         kept = keep[row].nonzero().flatten().tolist()
@@ -52,7 +52,7 @@ def test_the_tail_stayed_in_every_row(keep: torch.Tensor) -> None:
 
 @given(keeps())
 def test_a_causal_mask_stays_causal(keep: torch.Tensor) -> None:
-    """And no query sees padding but padding itself, which sees at least itself."""
+    """No query sees padding, except padding itself, which sees at least itself."""
     plan = Compaction.from_mask(keep)
     length = keep.shape[1]
     mask = torch.ones(length, length, dtype=torch.bool).tril()[None, None].expand(len(keep), 1, -1, -1)
@@ -68,8 +68,8 @@ def test_a_causal_mask_stays_causal(keep: torch.Tensor) -> None:
 
 
 @given(keeps(), st.randoms(use_true_random=False))
-def test_columns_may_change_their_places(keep: torch.Tensor, random: Any) -> None:
-    """Tokens come in the order of their places and back to their columns; masks go by the order in which they stand."""
+def test_columns_may_be_reordered(keep: torch.Tensor, random: Any) -> None:
+    """Tokens are sorted by their places and restored to their columns. Masks are cut by the order of columns."""
     places = torch.tensor([random.sample(range(100), keep.shape[1]) for _ in keep])
     plan, stayed = Compaction.from_mask(keep, places), Compaction.from_mask(keep)
     for row, index in enumerate(plan.index):

@@ -1,4 +1,4 @@
-"""What a user is promised: settings, questions, budgets, clean endings, and clear words when something is wrong."""
+"""What users can rely on: settings, questions, budgets, a restored model, and clear errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LLAVA = [[(28, 28)], [(28, 28), (28, 28)]]
 
 
 def everything(model: nn.Module) -> dict[str, Any]:
-    """All that could be left behind on a model."""
+    """Everything that pruning could leave on a model."""
     left: dict[str, Any] = {}
     for name, module in model.named_modules():
         left[name] = {key: value for key, value in vars(module).items() if not key.startswith("_")}

@@ -1,4 +1,4 @@
-"""Each part of the mechanism is needed: without it the answer changes, or there is none. And it costs no waiting."""
+"""Every part of the mechanism is needed: without it the answer changes or fails. And none waits for the device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LLAVA = IMAGES["llava"]
 
 
 def broken(model: nn.Module, inputs: dict[str, Tensor], **settings: Any) -> bool:
-    """Whether answers with a cache are not those without."""
+    """Whether answers with a cache differ from those without one."""
     with eadp.attach(model, method=Ragged(), **settings):
         _, right = answers(model, **inputs, use_cache=False)
         try:
@@ -52,7 +52,7 @@ def test_control_without_the_shift_of_renumbered_positions(family: str, monkeypa
 
 
 def test_control_with_physical_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`generate` slices the conversation by the length that the cache gives."""
+    """`generate` slices the conversation by the length that the cache reports."""
     model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA[:1])
     ids = torch.cat([inputs["input_ids"], torch.tensor([[40, 41, 42]])], dim=1)
 
@@ -67,7 +67,7 @@ def test_control_with_physical_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_control_with_gaps_in_the_counted_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stock masks read a gap as the border of a packed sequence."""
+    """Masks of transformers read a gap as the border of a packed sequence."""
     model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA[:1])
     inputs.pop("attention_mask")
     with eadp.attach(model, method=EverySecond()):
@@ -99,7 +99,7 @@ class Waits(TorchDispatchMode):
 
 @every_family
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_decode_step_waits_no_more_than_the_stock_model_does(family: str, rows: int) -> None:
+def test_a_decode_step_waits_no_more_than_the_unpruned_model_does(family: str, rows: int) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:rows])
     mask = None if rows == 1 else torch.nn.functional.pad(inputs["attention_mask"], (0, 1), value=1)
     step = {"input_ids": torch.full((rows, 1), 50), "attention_mask": mask}
@@ -112,7 +112,7 @@ def test_a_decode_step_waits_no_more_than_the_stock_model_does(family: str, rows
             model(**step, past_key_values=cache)
         return waited.count
 
-    stock = waits()
+    unpruned = waits()
     for positions in ("keep", "renumber"):
         with eadp.attach(model, method=EverySecond(), positions=positions):
-            assert waits() <= stock
+            assert waits() <= unpruned

@@ -1,4 +1,4 @@
-"""What cannot be pruned says so; what a pruned cache can and cannot do."""
+"""What cannot be pruned raises an error; what a pruned cache can and cannot do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe sees the attention that eager would report, under every implementation, and changes nothing."""
+"""The probe reads the attention that eager would return, under every implementation, and changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model_with(family: str, attention: str) -> Any:
 
 
 def attention_modules(family: str, attention: str) -> list[nn.Module]:
-    """The second layer's attention of the language model and of the vision tower."""
+    """The attention modules of the second layer of the language model and of the vision tower."""
     model = model_with(family, attention)
     text = adapter_of(model).text_model
     towers = [
@@ -72,18 +72,18 @@ def test_rows_are_those_of_the_attention_matrix(family: str) -> None:
 
 
 def recording(module: nn.Module, matrices: list[torch.Tensor]) -> Any:
-    """Keeps what eager attention gives beside its output. Qwen's towers drop it, so the function itself is watched."""
+    """Record the matrix of eager attention. Qwen's towers drop it, so the function itself is wrapped."""
     scope = type(module).forward.__globals__
-    stock = scope["eager_attention_forward"]
+    original = scope["eager_attention_forward"]
 
     def attend(owner: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        output, weights = stock(owner, *args, **kwargs)
+        output, weights = original(owner, *args, **kwargs)
         if owner is module:
             matrices.append(weights)
         return output, weights
 
     scope["eager_attention_forward"] = attend
-    return lambda: scope.update(eager_attention_forward=stock)
+    return lambda: scope.update(eager_attention_forward=original)
 
 
 def test_each_row_of_a_batch_may_ask_for_its_own_query() -> None:
@@ -93,7 +93,7 @@ def test_each_row_of_a_batch_may_ask_for_its_own_query() -> None:
     rows = inputs.rows(asked)
     assert rows.shape == (2, 4, 1, 7)
     for row, place in enumerate(asked[:, 0].tolist()):
-        # Two keys come from a cache, so query i stands at column i + 2. Heads 0 and 1 share the first keys.
+        # Two keys come from a cache, so query i is at column i + 2. Heads 0 and 1 share the first keys.
         for head in range(4):
             logits = 0.5 * query[row, head, place] @ key[row, head // 2].T
             expected = logits[: place + 3].softmax(0)
@@ -110,7 +110,7 @@ def test_concatenated_heads_are_one_head() -> None:
     torch.testing.assert_close(rows[:, 0], expected)
 
 
-def test_a_packed_call_is_seen_sequence_by_sequence() -> None:
+def test_a_packed_call_is_reported_sequence_by_sequence() -> None:
     query, key = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
     first, second = AttentionInputs(query, key, 1.0).split(torch.tensor([0, 2, 6]))
     assert torch.equal(first.query, query[:, :, :2])
@@ -118,7 +118,7 @@ def test_a_packed_call_is_seen_sequence_by_sequence() -> None:
 
 
 def test_flash_attention_finds_its_own_name_again() -> None:
-    """A stand-in for flash attention: it reads its name from the module's configuration, and wants a 2-D mask."""
+    """A stand-in for flash attention: it reads its name from the module's configuration, and needs a 2-D mask."""
     seen: list[str] = []
 
     def flash(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **settings: Any) -> Any:
