@@ -58,7 +58,7 @@ def test_every_method_on_every_family(family: str, sizes: Sizes, name: str) -> N
         tokens, logits = answers(model, **inputs, max_new_tokens=3)
         together, layouts = pruned.last, pruned.images
         for selection, layout in zip(together, layouts, strict=True):
-            assert selection.sent == promised(family, name, layout, selection)
+            assert selection.tokens_sent == promised(family, name, layout, selection)
             assert selection.method.split(" (")[0] == name
             assert bool((selection.indices.diff() > 0).all())
             assert 0 <= int(selection.indices[0]) <= int(selection.indices[-1]) < selection.total == len(layout)

@@ -71,7 +71,7 @@ def attach(
             method's release does.
         budget_over: "image": one budget per image or clip. "prompt": one budget for all images of a prompt.
         newlines: Which newline tokens stay: "none", those of "kept rows", or "all". Default: as in the method's
-            release. They are not counted in `keep`; `Selection.sent` counts them.
+            release. They are not counted in `keep`; `Selection.tokens_sent` counts them.
         unpad: False keeps the padding that LLaVA-NeXT crops away, in the model and in the processor, so that every crop
             has all its tokens, as in the releases of EADP and CDPruner.
         **settings: Further settings of the method.

@@ -196,8 +196,8 @@ class Chooser:
             tower_cls=_detached_cls(tower_rows, features.device),
             sequence=_sequence_ranks(images, features.device),
             newlines=newline_rows if self.newlines == "chosen" else None,
-            extra=None if downsampled is None else downsampled.rows,
-            extra_grids=() if downsampled is None else downsampled.grids,
+            downsampled=None if downsampled is None else downsampled.rows,
+            downsampled_grids=() if downsampled is None else downsampled.grids,
         )
         with trace.part("selection"):
             selection = check_selection(method.select(tokens, text), tokens)
@@ -278,7 +278,7 @@ def check_selection(selection: Selection, tokens: VisualTokens) -> Selection:
         ValueError: If its indices, weights or rows do not fit the tokens.
     """
     indices, merge, total = selection.indices, selection.merge, len(tokens)
-    more_sources = tokens.tower_cls if selection.merge_space == "tower" else tokens.extra
+    more_sources = tokens.tower_cls if selection.merge_space == "tower" else tokens.downsampled
     sources = total if more_sources is None else total + len(more_sources)
     if selection.total != total:
         raise ValueError(f"{selection.method} selected from {selection.total} tokens, but was given {total}")
