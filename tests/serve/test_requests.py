@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 import eadp
 from eadp.cli import app
-from eadp.models.family import Picture, TowerRows
+from eadp.models.layout import ImageLayout
+from eadp.models.vision_call import EncodedImage, TowerRows
 from eadp.serve import ARCHITECTURES, mrope, versions
 from eadp.serve.command import command
 from eadp.serve.features import Look, LookCache
@@ -174,7 +175,7 @@ def test_a_server_keeps_to_the_count_where_a_release_does_not() -> None:
 
 
 def look(size: int) -> Look:
-    return Look(Picture.plain([(1, size)]), torch.zeros(size, 256), 256)
+    return Look(EncodedImage(ImageLayout.contiguous([(1, size)])), torch.zeros(size, 256), 256)
 
 
 def test_the_cache_holds_the_last_looks_that_fit() -> None:
@@ -193,12 +194,12 @@ def test_the_cache_holds_the_last_looks_that_fit() -> None:
 def test_a_cached_look_does_not_keep_its_batch_alive() -> None:
     rows, states, key = torch.zeros(8, 2, 256), torch.zeros(8, 3, 64), (b"a", (), True)
     cache = LookCache(1 << 20)
-    tower = TowerRows(states[0, 1:], states[0, :1], torch.nn.Identity())
-    cache.put(key, Look(Picture.plain([(1, 2)], tower=tower), rows[0], 256))
+    image = EncodedImage(ImageLayout.contiguous([(1, 2)]), tower_rows=TowerRows(states[0, 1:], states[0, :1]))
+    cache.put(key, Look(image, rows[0], 256))
     found = cache.get(key)
     assert found.rows.untyped_storage().nbytes() == 2 * 256 * 4
-    assert found.picture.tower.rows.untyped_storage().nbytes() == 2 * 64 * 4
-    assert found.picture.tower.cls.untyped_storage().nbytes() == 64 * 4
+    assert found.image.tower_rows.rows.untyped_storage().nbytes() == 2 * 64 * 4
+    assert found.image.tower_rows.cls.untyped_storage().nbytes() == 64 * 4
     assert cache.bytes == (2 * 256 + 3 * 64) * 4
 
 

@@ -1,35 +1,42 @@
-"""What is particular to a model: where its visual tokens are, and how to bring text to them."""
+"""The families of models: where their visual tokens are (geometry), and how to run their vision side (adapter)."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from eadp.models.family import Family, Picture
-from eadp.models.gemma import Gemma3, PaliGemma
-from eadp.models.llava import Llava
-from eadp.models.llava_next import LlavaNext, LlavaNextVideo
-from eadp.models.llava_onevision import LlavaOnevision
-from eadp.models.qwen import Qwen2_5_VL, Qwen3VL
-from eadp.models.tiles import Idefics3, InternVL
+from eadp.models.adapter import FamilyAdapter
+from eadp.models.gemma import Gemma3Adapter, PaliGemmaAdapter
+from eadp.models.geometry import FamilyGeometry
+from eadp.models.layout import ImageLayout
+from eadp.models.llava import LlavaAdapter
+from eadp.models.llava_next import LlavaNextAdapter, LlavaNextVideoAdapter
+from eadp.models.llava_onevision import LlavaOnevisionAdapter
+from eadp.models.qwen import Qwen2_5_VLAdapter, Qwen3VLAdapter
+from eadp.models.tiles import Idefics3Adapter, InternVLAdapter
 
-FAMILIES: dict[str, type[Family]] = {
-    name: family
-    for family in (
-        *(Llava, LlavaNext, LlavaNextVideo, LlavaOnevision),
-        *(Qwen2_5_VL, Qwen3VL, InternVL, Idefics3, Gemma3, PaliGemma),
+FAMILIES: dict[str, type[FamilyAdapter]] = {
+    model_type: adapter
+    for adapter in (
+        *(LlavaAdapter, LlavaNextAdapter, LlavaNextVideoAdapter, LlavaOnevisionAdapter),
+        *(Qwen2_5_VLAdapter, Qwen3VLAdapter, InternVLAdapter, Idefics3Adapter, Gemma3Adapter, PaliGemmaAdapter),
     )
-    for name in family.types
+    for model_type in adapter.geometry_class.model_types
 }
+"""The adapter for each `model_type`."""
 
 
-def family_of(model: nn.Module) -> Family:
-    """The family of a model, with the module in which its vision side and its language model meet."""
+def adapter_of(model: nn.Module) -> FamilyAdapter:
+    """Build the adapter of a model, on the module in which its vision side and its language model meet.
+
+    Raises:
+        ValueError: If the model belongs to no known family.
+    """
     for module in model.modules():
-        family = FAMILIES.get(getattr(getattr(module, "config", None), "model_type", ""))
-        if family is not None and family.text_name in dict(module.named_children()):
-            return family(module)
-    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    raise ValueError(f"eadp knows no family for {kind!r}; it knows {', '.join(sorted(FAMILIES))}")
+        adapter = FAMILIES.get(getattr(getattr(module, "config", None), "model_type", ""))
+        if adapter is not None and adapter.text_name in dict(module.named_children()):
+            return adapter(module)
+    name = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    raise ValueError(f"eadp knows no family for {name!r}; it knows {', '.join(sorted(FAMILIES))}")
 
 
-__all__ = ["FAMILIES", "Family", "Picture", "family_of"]
+__all__ = ["FAMILIES", "FamilyAdapter", "FamilyGeometry", "ImageLayout", "adapter_of"]

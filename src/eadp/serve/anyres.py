@@ -7,15 +7,13 @@ model chooses the tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
 
-from eadp.models.family import Family
+from eadp.models.anyres import AnyresGeometry
 from eadp.serve.features import Look
 from eadp.serve.processing import PruningProcessor
 from eadp.serve.pruning import Item
@@ -45,28 +43,25 @@ class AnyResProcessor(PruningProcessor):
 
 
 class AnyResModel(TowerModel):
-    """Mixin for a model with AnyRes crops.
+    """Mixin for a model with AnyRes crops."""
 
-    Attributes:
-        kind: The family in `eadp.models`.
-        transformers_model: The model class of transformers. Its `pack_image_features`, applied to numbers instead of
-            features, shows where each token goes.
-    """
+    geometry_class: ClassVar[type[AnyresGeometry]]
 
-    kind: ClassVar[type[Family]]
-    transformers_model: ClassVar[Any]
+    @property
+    def geometry(self) -> AnyresGeometry:
+        return self.geometry_class(self.config)
 
     def items(self, batch: dict[str, Any]) -> list[Item]:
         sizes = torch.as_tensor(batch["image_sizes"]).cpu().view(-1, 2)
         # In a batch with larger images, the processor pads with black crops.
+        grids = [self.geometry.crop_grid(size.tolist()) for size in sizes]
         return [
-            {"pixel_values": crops[: 1 + _crops(self.config, size.tolist())], "image_sizes": size}
-            for crops, size in zip(batch["pixel_values"], sizes, strict=True)
+            {"pixel_values": crops[: 1 + rows * columns], "image_sizes": size}
+            for crops, size, (rows, columns) in zip(batch["pixel_values"], sizes, grids, strict=True)
         ]
 
     def tokens_of(self, item: Item) -> int:
-        vision = self.config.vision_config
-        return len(item["pixel_values"]) * (vision.image_size // vision.patch_size) ** 2
+        return len(item["pixel_values"]) * self.geometry.side**2
 
     def look(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[Look]:
         crops = [item["pixel_values"] for item in items]
@@ -74,26 +69,9 @@ class AnyResModel(TowerModel):
         features = self.multi_modal_projector(output.cells).split([len(each) for each in crops])
         sizes = torch.stack([item["image_sizes"] for item in items])
         rows = [self.packed(size, each) for size, each in zip(sizes, features, strict=True)]
-        pictures = self.pictures(
-            self.kind, output, [len(each) for each in rows], tower_rows, self.base_parts, image_sizes=sizes
-        )
-        return [Look(picture, each, each.shape[-1]) for picture, each in zip(pictures, rows, strict=True)]
+        images = self.encoded_images(output, [len(each) for each in rows], tower_rows, image_sizes=sizes)
+        return [Look(image, each, each.shape[-1]) for image, each in zip(images, rows, strict=True)]
 
     def packed(self, size: Tensor, features: Tensor) -> Tensor:
         """The crops×cells×d features of an image of this size as one sequence, unpadded and with newlines."""
         return self._merge_image_patch_embeddings(size, features, strategy="spatial_unpad")
-
-    @property
-    def base_parts(self) -> dict[str, Any]:
-        """The attributes of transformers' base model that the family uses."""
-        return {"pack_image_features": self.of_transformers("pack_image_features")}
-
-    def of_transformers(self, method: str) -> Any:
-        """A method of transformers' base model that uses nothing of the model but its configuration."""
-        return partial(getattr(self.transformers_model, method), SimpleNamespace(config=self.config))
-
-
-def _crops(config: Any, size: list[int]) -> int:
-    """The number of crops of an image, without the whole image."""
-    rows, columns = get_anyres_image_grid_shape(size, config.image_grid_pinpoints, config.vision_config.image_size)
-    return rows * columns

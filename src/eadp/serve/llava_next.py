@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from transformers.models.llava_next.modeling_llava_next import LlavaNextModel
 from vllm.model_executor.models.llava import LlavaDummyInputsBuilder
 from vllm.model_executor.models.llava_next import (
     LlavaNextForConditionalGeneration,
@@ -11,7 +10,7 @@ from vllm.model_executor.models.llava_next import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from eadp.models.llava_next import LlavaNext
+from eadp.models.llava_next import LlavaNextGeometry
 from eadp.serve.anyres import AnyResModel, AnyResProcessor
 from eadp.serve.towers import ClipModel
 
@@ -24,6 +23,5 @@ class EadpLlavaNextProcessor(AnyResProcessor, LlavaNextMultiModalProcessor):
     EadpLlavaNextProcessor, info=LlavaNextProcessingInfo, dummy_inputs=LlavaDummyInputsBuilder
 )
 class EadpLlavaNextForConditionalGeneration(AnyResModel, ClipModel, LlavaNextForConditionalGeneration):
-    kind = LlavaNext
+    geometry_class = LlavaNextGeometry
     processor = EadpLlavaNextProcessor
-    transformers_model = LlavaNextModel

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionModel
 from vllm.model_executor.models.llava_onevision import (
     LlavaOnevisionDummyInputsBuilder,
     LlavaOnevisionForConditionalGeneration,
@@ -25,7 +24,7 @@ from vllm.model_executor.models.llava_onevision import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from eadp.models import llava_video
-from eadp.models.llava_onevision import LlavaOnevision
+from eadp.models.llava_onevision import LlavaOnevisionGeometry
 from eadp.serve.anyres import AnyResModel, AnyResProcessor
 from eadp.serve.features import Look
 from eadp.serve.pruning import Item
@@ -82,9 +81,8 @@ class EadpLlavaOnevisionProcessor(AnyResProcessor, LlavaOnevisionMultiModalProce
     EadpLlavaOnevisionProcessor, info=EadpLlavaOnevisionProcessingInfo, dummy_inputs=LlavaOnevisionDummyInputsBuilder
 )
 class EadpLlavaOnevisionForConditionalGeneration(AnyResModel, SiglipModel, LlavaOnevisionForConditionalGeneration):
-    kind = LlavaOnevision
+    geometry_class = LlavaOnevisionGeometry
     processor = EadpLlavaOnevisionProcessor
-    transformers_model = LlavaOnevisionModel
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
@@ -112,16 +110,13 @@ class EadpLlavaOnevisionForConditionalGeneration(AnyResModel, SiglipModel, Llava
         output = self.seen(frames, layers)
         projected = self.multi_modal_projector(output.cells)
         layout = ClipLayout.of(self.config)
-        pool: Any
         if layout.newline_per_row:
-            pool = llava_video.average_pool
-            rows = llava_video.with_newlines(pool(projected).flatten(0, 1)[None], layout.side, self.image_newline)[0]
+            pooled = llava_video.average_pool(projected).flatten(0, 1)
+            rows = llava_video.add_newlines(pooled[None], layout.side, self.image_newline)[0]
         else:
-            pool = self.of_transformers("apply_pooling")
             rows = torch.cat([self.apply_pooling(projected).flatten(0, 1), self.image_newline[None]])
-        parts = {**self.base_parts, "apply_pooling": pool}
-        (picture,) = self.pictures(self.kind, output, [len(rows)], tower_rows, parts, "video")
-        return Look(picture, rows, rows.shape[-1])
+        (clip,) = self.encoded_images(output, [len(rows)], tower_rows, "video")
+        return Look(clip, rows, rows.shape[-1])
 
     def packed(self, size: Tensor, features: Tensor) -> Tensor:
         return self._merge_image_patch_embeddings(

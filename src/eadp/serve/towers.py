@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from vllm.tokenizers import cached_tokenizer_from_config
 
-from eadp.models.family import Family, Picture, Prompt, Seen, TowerLayer
-from eadp.models.guides import guide_for
-from eadp.runtime.vision import with_attention, with_tower_rows
+from eadp.models.geometry import FamilyGeometry
+from eadp.models.guides import tower_guide_for
+from eadp.models.layout import Placeholders
+from eadp.models.llava import tower_rows_by_image
+from eadp.models.vision_call import EncodedImage, TowerLayer, VisionCall
+from eadp.runtime.vision import token_attention
 from eadp.serve.attention import watching
 from eadp.serve.pruning import PruningModel
+from eadp.serve.vision import ServedVision
 
 TEXT_SIDE = ("text_model.", "text_projection.", "visual_projection.")
 
@@ -23,11 +26,13 @@ class TowerModel(PruningModel):
     """A model with the vision tower of a pair of encoders, image and text. Subclasses name the tower they support.
 
     Attributes:
+        geometry_class: The geometry of the family in `eadp.models`.
         tower_type: The `model_type` of the vision tower.
         select_strategy: "default" if the model drops the tower's CLS token, "full" if there is none.
         reads_last: Whether the model may read the tower's last layer.
     """
 
+    geometry_class: ClassVar[type[FamilyGeometry]]
     tower_type: ClassVar[str]
     select_strategy: ClassVar[str]
     reads_last: ClassVar[bool]
@@ -44,6 +49,14 @@ class TowerModel(PruningModel):
                 f"({self.select_strategy}); this checkpoint reads layer {layer} of a {tower} ({strategy})"
             )
 
+    @property
+    def geometry(self) -> FamilyGeometry:
+        return self.geometry_class(self.config)
+
+    @property
+    def vision(self) -> ServedVision:
+        return ServedVision(self.geometry, self.multi_modal_projector)
+
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         norm: dict[str, Tensor] = {}
         loaded = super().load_weights(_watched(weights, norm))
@@ -57,13 +70,11 @@ class TowerModel(PruningModel):
             raise ValueError("the checkpoint lacks the post_layernorm of its vision tower, which the text guide needs")
         weight = next(self.vision_tower.parameters())
         vision = self.config.vision_config
-        tower = nn.Module()
-        tower.post_layernorm = nn.LayerNorm(vision.hidden_size, vision.layer_norm_eps)
-        tower.post_layernorm.load_state_dict(norm)
-        tower.post_layernorm.to(weight.device, weight.dtype).requires_grad_(False)
-        model = nn.Module()
-        model.config, model.name_or_path, model.vision_tower = self.config, self.eadp_place.model, tower
-        return guide_for(model, cached_tokenizer_from_config(self.eadp_place), self.eadp_settings.guide)
+        post_layernorm = nn.LayerNorm(vision.hidden_size, vision.layer_norm_eps)
+        post_layernorm.load_state_dict(norm)
+        post_layernorm.to(weight.device, weight.dtype).requires_grad_(False)
+        tokenizer = cached_tokenizer_from_config(self.eadp_place)
+        return tower_guide_for(vision, post_layernorm, self.eadp_place.model, tokenizer, self.eadp_settings.guide)
 
     def seen(self, pixels: Tensor, layers: Sequence[int]) -> TowerOutput:
         """crops×3×h×w through the tower. layers: those whose attention is wanted."""
@@ -72,36 +83,35 @@ class TowerModel(PruningModel):
             states = self.vision_tower(pixels, feature_select_strategy="full")
         return TowerOutput(states, attention, has_cls=self.select_strategy == "default")
 
-    def pictures(
-        self,
-        kind: type[Family],
-        output: TowerOutput,
-        lengths: list[int],
-        tower_rows: bool,
-        parts: dict[str, Any],
-        modality: str = "image",
-        **arguments: Any,
-    ) -> list[Picture]:
+    def encoded_images(
+        self, output: TowerOutput, lengths: list[int], tower_rows: bool, modality: str = "image", **arguments: Any
+    ) -> list[EncodedImage]:
         """The images, or the one clip, as `eadp.models` describes them.
 
         Args:
-            kind: The family in `eadp.models`.
             output: The tower's output for the crops or frames.
             lengths: The number of unpruned rows per image or clip, newlines included.
             tower_rows: Whether to add the tokens before the projector.
-            parts: Attributes of the base model that the family uses.
             modality: "image" or "video".
             **arguments: What `get_image_features` gets besides the pixels.
         """
-        tower, projector = self.vision_tower.vision_model, self.multi_modal_projector
-        family = self.family(kind, vision_tower=tower, multi_modal_projector=projector, **parts)
-        hidden = SimpleNamespace(hidden_states={self.config.vision_feature_layer: output.states})
-        # Pictures may hold on to what they were made from, and a cache holds pictures: not the batch's attention too.
+        geometry = self.geometry
         pixels = (1, len(output.states)) if modality == "video" else ()
-        plain = Seen(modality, arguments, pixels, lengths)
-        seen = replace(plain, attention=output.attention)
-        pictures = with_attention(family, seen, family.pictures(plain, hidden, Prompt(None, [])))
-        return with_tower_rows(family, seen, hidden, pictures) if tower_rows else pictures
+        call = VisionCall(modality, arguments, pixels, lengths, output.attention)
+        layouts = geometry.layouts(call, Placeholders(None, []))
+        before_projector: Sequence[Any] = [None] * len(layouts)
+        if tower_rows:
+            before_projector = tower_rows_by_image(geometry, call, layouts, output.states, output.has_cls)
+        return [
+            EncodedImage(layout, states, attention, rows)
+            for layout, states, attention, rows in zip(
+                layouts,
+                output.cells.split([layout.crops for layout in layouts]),
+                token_attention(geometry, call, layouts),
+                before_projector,
+                strict=True,
+            )
+        ]
 
 
 class ClipModel(TowerModel):
