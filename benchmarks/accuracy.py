@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from eadp.evaluate import pocket, report
-from eadp.methods import NAMES
+from eadp.methods import get_method_class, list_methods
 
 SHARES = (0.25, 0.125, 0.0625)
 # The pocket tower's last layer is the identity: its attention says nothing, so the layer before it stands in.
@@ -31,11 +31,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+METHODS = [name for name in list_methods() if get_method_class(name).takes_budget]
+
+
 def main(samples: int = 320) -> None:
     """Measure, print, and write benchmarks/results/accuracy.json and the tables in README.md and docs/pocket.md."""
     common.one_thread()
     settings = [pocket.Setting(pocket.ALL), pocket.Setting(pocket.BLIND)]
-    settings += [pocket.Setting(name, share, OPTIONS.get(name, {})) for name in NAMES for share in SHARES]
+    settings += [pocket.Setting(name, share, OPTIONS.get(name, {})) for name in METHODS for share in SHARES]
     with Progress() as progress:
         task = progress.add_task(f"{len(settings)} settings", total=len(settings) * samples)
         found = pocket.evaluate(settings, samples, progress=lambda done: progress.advance(task, done))
@@ -59,7 +62,7 @@ def table(found: pocket.Report) -> str:
         inside = "" if abs(outcome.layer_mean - outcome.mean_tokens) < 1 else f" [{outcome.layer_mean:.0f}]"
         return f"{100 * outcome.accuracy:.1f} ({100 * low:.0f}–{100 * high:.0f}){inside}"
 
-    rows = [[name, *(cell(name, share) for share in SHARES)] for name in NAMES]
+    rows = [[name, *(cell(name, share) for share in SHARES)] for name in METHODS]
     rows.sort(key=lambda row: -found.of(row[0], SHARES[1]).accuracy)
     whole, blind, majority = (found.of(name).accuracy for name in (pocket.ALL, pocket.BLIND, pocket.MAJORITY))
     head = ["method", *(f"{share:.4g} of the tokens" for share in SHARES)]

@@ -21,8 +21,7 @@ from rich.table import Table
 
 from eadp import TextGuide, VisualTokens
 from eadp.core import Grid, TowerAttention
-from eadp.methods import NAMES, Method, make
-from eadp.methods.base import REGISTRY
+from eadp.methods import BeforeMethod, get_method_class, list_methods
 
 CASES: dict[str, tuple[Grid, int, int]] = {  # grid, width of the tokens, depth of the tower
     "LLaVA-1.5-7B": ((24, 24), 4096, 24),
@@ -30,17 +29,19 @@ CASES: dict[str, tuple[Grid, int, int]] = {  # grid, width of the tokens, depth 
 }
 KEEPS = (64, 128)
 WORDS, SHARED, TOWER = 30, 768, 1024
-BEFORE = [name for name in NAMES if REGISTRY[name].stage == "before"]
+BEFORE = [
+    each for name in list_methods() if issubclass(each := get_method_class(name), BeforeMethod) and each.takes_budget
+]
 
 
-def image(grid: Grid, width: int, method: Method, depth: int) -> VisualTokens:
+def image(grid: Grid, width: int, method: BeforeMethod, depth: int) -> VisualTokens:
     """The same image for every method, with what it asks for beside."""
     n, g = grid[0] * grid[1], torch.Generator().manual_seed(1)
     aligned = torch.randn(n, SHARED, generator=g)
     cls, received = torch.rand(2, n, generator=g) / n
     keys = torch.randn(n, 16, 64, generator=g)
     layers = method.vision_layers(depth, "llava")
-    seen_at = method.resolution([grid], square=False)
+    seen_at = method.choose_resolutions([grid], square=False)
     return VisualTokens(
         common.image_like(*grid, width),
         aligned,
@@ -59,7 +60,7 @@ def case(name: str, keep: int, repeats: int) -> dict[str, Any]:
     grid, width, depth = CASES[name]
     words = torch.randn(WORDS, SHARED, generator=torch.Generator().manual_seed(2))
     text = TextGuide(words, words.mean(0))
-    methods = [make(method, keep=keep) for method in BEFORE]
+    methods = [method(keep=keep) for method in BEFORE]
     calls = {method.name: partial(method.select, image(grid, width, method, depth), text) for method in methods}
     return {
         "model": name,

@@ -28,7 +28,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import eadp
-from eadp import Method, Selection, TextGuide, VisualTokens
+from eadp import BeforeMethod, Selection, TextGuide, VisualTokens
 from eadp.runtime.hooks import Hooks
 
 IMAGE = 31999
@@ -36,7 +36,7 @@ LIMITS = {"decode": 0.02, "prefill": 0.01}
 
 
 @dataclass(frozen=True)
-class Fixed(Method):
+class Fixed(BeforeMethod):
     """Every k-th token, a list that is made once."""
 
     name: ClassVar[str] = "fixed"

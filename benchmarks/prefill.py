@@ -28,7 +28,7 @@ from eadp.measure import bench_report, samples, untrained
 from eadp.measure.bench import Report, bench
 from eadp.measure.bench_plot import draw
 from eadp.measure.stopwatch import clock
-from eadp.methods import Method, make
+from eadp.methods import Method, get_method
 
 ASKED_SPEED_UP, ASKED_SHARE = 0.85, 0.05
 
@@ -43,7 +43,7 @@ class PublishedLoop(EADP):
         weights = self.relevance(tokens, text).polarized
         assert weights is not None  # `relevance` of EADP always sharpens.
         maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
-        quotas = allocate(maps, self.count(len(tokens)), self.allocation, self.exact, tokens.layout)
+        quotas = allocate(maps, self.count_to_keep(len(tokens)), self.allocation, self.rounding, tokens.layout)
         picks = []
         for block, quota in zip(tokens.blocks, quotas, strict=True):
             unit = torch.nn.functional.normalize(tokens.features[block].float(), dim=1)
@@ -58,8 +58,8 @@ def measure(name: str, side: int | None, layers: int | None, rounds: int) -> tup
     inputs = [ask(processor, [untrained.as_square(each.picture(), side)], [each.question]) for each in asked]
     tokens = visual_tokens(model, side)
     keeps = [tokens // share for share in (4, 9, 18)]
-    methods: list[Method] = [make("eadp", keep=keep) for keep in keeps]
-    methods += [make(other, keep=keeps[1]) for other in ("cdpruner", "divprune")] + [PublishedLoop(keep=keeps[1])]
+    methods: list[Method] = [get_method("eadp", keep=keep) for keep in keeps]
+    methods += [get_method(other, keep=keeps[1]) for other in ("cdpruner", "divprune")] + [PublishedLoop(keep=keeps[1])]
     with Progress() as progress:
         task = progress.add_task(name, total=len(inputs) * (1 + len(methods)))
         report = bench(

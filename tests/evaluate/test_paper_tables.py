@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from eadp.cli import app
 from eadp.evaluate import paper
 from eadp.evaluate.paper import layout
-from eadp.methods import NAMES
+from eadp.methods import list_methods
 
 ROWS = {
     "tab:llava-1.5": 30,
@@ -194,7 +194,7 @@ def test_figures_of_a_model():
 def test_methods_and_settings_are_the_librarys():
     for table in paper.tables():
         for row in table.rows:
-            assert row.method in (*NAMES, paper.ALL)
+            assert row.method in (*list_methods(), paper.ALL)
             assert row.method == paper.ALL or row.method in layout.PRINTED
         assert table.caption
         assert table.unit(table.columns[0])

@@ -107,7 +107,7 @@ def test_any_checkpoint_can_be_asked(tmp_path):
     ("arguments", "says"),
     [
         (("--set", "mu"), "written NAME=VALUE"),
-        (("--set", "seed=1"), "eadp has no option seed; it has"),
+        (("--set", "seed=1"), "eadp has no setting seed; it has"),
         (("--set", "topk.mu=1"), "options are given for topk, but the methods are eadp"),
         (("--keep", "0"), "at least 1"),
         (("--model", "/nowhere"), "no model can be read"),

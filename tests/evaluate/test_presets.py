@@ -25,8 +25,13 @@ from eadp.methods.eadp import EADP
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The presets that were made, each with the family of models that it was made for."""
     found: list[tuple[str, str]] = []
-    real = EADP.preset
-    monkeypatch.setattr(EADP, "preset", lambda name, family: found.append((name, family)) or real(name, family))
+    real = EADP.preset_settings
+
+    def recorded(name: str, family: str) -> dict[str, Any]:
+        found.append((name, family))
+        return real(name, family)
+
+    monkeypatch.setattr(EADP, "preset_settings", recorded)
     return found
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers as hf
 from helpers import tiny
+from helpers.methods import PRUNING
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -22,7 +23,6 @@ from eadp.evaluate.media import clip, evenly
 from eadp.evaluate.model_settings import Settings
 from eadp.evaluate.pruned import PrunedModel
 from eadp.evaluate.wording import released
-from eadp.methods import NAMES
 from eadp.pocket.samples import samples
 
 FAMILIES = [family for family in tiny.FAMILIES if family not in ("llava_next_video", "smolvlm")]
@@ -73,7 +73,7 @@ def test_every_family_answers_together_as_alone_and_says_what_it_used(family: st
     ]
 
 
-@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("method", PRUNING)
 def test_every_method_answers_on_the_pocket_model(method: str) -> None:
     # Of four layers the first alone sees more than sparsevlm's own way of counting allows; dart's pivots come on top.
     counted = {"sparsevlm": {"budget": "after_prune"}, "dart": {"exact": True}}.get(method, {})
@@ -158,7 +158,7 @@ def test_a_resolution_that_cannot_be_is_told(tiny_model: Any) -> None:
     ("arguments", "told"),
     [
         ({"method": "fastest"}, "unknown method 'fastest'; known: "),
-        ({"keep": 8, "nu": 1}, "eadp has no option nu; it has .*tau"),
+        ({"keep": 8, "nu": 1}, "eadp has no setting nu; it has .*tau"),
         ({}, "EADP needs keep="),
         ({"method": "none", "keep": 8}, "method=none keeps all tokens: there is nothing to set, got keep"),
         ({"keep": 8, "frames": 0}, "frames must be at least 1"),

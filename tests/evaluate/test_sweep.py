@@ -60,7 +60,7 @@ def test_options_that_hold_everywhere():
     [
         ((), "--over beta=0,0.5,2"),
         (("--over", "beta"), "written beta=0,0.5,2, got 'beta'"),
-        (("--over", "betta=1"), "eadp has no option betta; it has"),
+        (("--over", "betta=1"), "eadp has no setting betta (did you mean beta?); it has"),
         (("--over", "beta=-1"), "beta must be 0 or more"),
         (("--over", "beta=many"), "beta of eadp is a number, 2.0 by default, got 'many'"),
         (("--over", "dispersion=chaos"), "unknown dispersion 'chaos'; known: entropy"),

@@ -7,7 +7,7 @@ from PIL import Image
 
 from eadp import TextGuide, VisualTokens
 from eadp.core import Grid, Layout
-from eadp.methods import make
+from eadp.methods import get_method
 from eadp.view import Exhibit, Take
 
 METHODS = ("eadp", "cdpruner", "topk")
@@ -44,6 +44,6 @@ def exhibit(
     generator = torch.Generator().manual_seed(1)
     vectors = torch.randn(len(words), 12, generator=generator)
     text = TextGuide(vectors, vectors.mean(0), words)
-    takes = [Take(make(name, keep=keep).select(tokens, text)) for name in methods]
-    relevance = make("eadp", keep=1.0).relevance(tokens, text)
+    takes = [Take(get_method(name, keep=keep).select(tokens, text)) for name in methods]
+    relevance = get_method("eadp", keep=1.0).relevance(tokens, text)
     return Exhibit(images, question, grids, takes, layout, tokens.features, relevance)

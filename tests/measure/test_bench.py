@@ -13,7 +13,7 @@ from eadp.measure.bench import Measured, Report, Row, Run, bench, cache_bytes
 from eadp.measure.samples import drawn
 from eadp.measure.stopwatch import PARTS, PRUNER, clock
 from eadp.measure.tally import Tally
-from eadp.methods import Method, make
+from eadp.methods import BeforeMethod, get_method
 from eadp.models import adapter_of
 
 TINY, TOKENS = "random:tiny", 576
@@ -30,7 +30,7 @@ def loaded():
 @pytest.fixture(scope="module")
 def report(loaded):
     model, processor, guide, inputs = loaded
-    methods = [make(name, keep=64) for name in ("eadp", "cdpruner", "divprune", "fastv", "visionzip")]
+    methods = [get_method(name, keep=64) for name in ("eadp", "cdpruner", "divprune", "fastv", "visionzip")]
     return bench(TINY, model, processor, methods, inputs, clock=clock("cpu", model.device), guide=guide, new_tokens=3)
 
 
@@ -116,7 +116,7 @@ def test_the_model_is_given_back(report, loaded):
 
 
 @dataclass(frozen=True)
-class Noted(Method):
+class Noted(BeforeMethod):
     """Keeps the first tokens and notes that it was asked."""
 
     name: ClassVar[str] = ""
@@ -141,7 +141,7 @@ def test_a_question_is_read_anew_by_every_row(loaded, monkeypatch):
     read = []
     encode = guide._encode
     monkeypatch.setattr(guide, "_encode", lambda question, layout: read.append(question) or encode(question, layout))
-    methods = [make("eadp", keep=keep) for keep in (64, 32)]
+    methods = [get_method("eadp", keep=keep) for keep in (64, 32)]
     same = [inputs[0]] * 2
     bench(TINY, model, processor, methods, same, clock=clock("cpu", model.device), guide=guide, new_tokens=1)
     assert len(read) == 2 + 2 * 2  # Each row is counted once, and then runs twice.
@@ -159,7 +159,7 @@ def run(prefill, latency):
 
 def reported(*times, adds=(1000, 500)):
     base = Measured(Row(), [run(10, 20), run(20, 40)], Tally(adds[0], 1))
-    pruned = Measured(Row(make("divprune", keep=5)), [run(*each) for each in times], Tally(adds[1], 1))
+    pruned = Measured(Row(get_method("divprune", keep=5)), [run(*each) for each in times], Tally(adds[1], 1))
     return Report("a model", "wall", 1, 0, [base, pruned])
 
 

@@ -15,7 +15,7 @@ from helpers.exhibits import exhibit, noise, tokens_on
 
 from eadp import EADP, TextGuide, core
 from eadp.core import token_similarity
-from eadp.methods import make
+from eadp.methods import get_method
 from eadp.view import Exhibit, Take, draw, to_html
 from eadp.view.colours import STOPS, colours, on
 from eadp.view.figure import coverages
@@ -223,7 +223,7 @@ def test_grids_that_cannot_be_guessed_are_asked_for():
 
 def test_frames_and_blocks_must_match():
     tokens = tokens_on([(4, 4)] * 3)
-    take = Take(make("uniform", keep=6).select(tokens))
+    take = Take(get_method("uniform", keep=6).select(tokens))
     with pytest.raises(ValueError, match="2 frames were given, but the tokens lie on 3 blocks"):
         draw(Exhibit([noise(40, 40)] * 2, "", tokens.grids, [take]))
 

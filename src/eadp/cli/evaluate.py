@@ -114,6 +114,7 @@ def _pocket(model: str, methods: str, keep: str, samples: int, settings: list[st
     out = out or Path("out/pocket")
     chosen = [pocket.Setting(pocket.ALL), pocket.Setting(pocket.BLIND)]
     chosen += grid(names(methods), budgets(keep or "0.125,0.0625"), options(settings))
+    chosen = list({setting.key: setting for setting in chosen}.values())
     with Journal.open(out, pocket.identity(model)) as journal, Progress() as progress:
         task = progress.add_task(f"{len(chosen)} settings", total=len(chosen) * samples)
         found = pocket.evaluate(

@@ -108,15 +108,15 @@ def view(
 @app.command(rich_help_panel=LOOK)
 def methods() -> None:
     """List the pruning methods: paper, stage, what they need, whether they merge, presets."""
-    from eadp.methods import NAMES
-    from eadp.methods.base import REGISTRY
+    from eadp.methods import InsideMethod, get_method_class, list_methods
 
     table = Table("method", "paper", "stage", "needs", "merges", "presets")
-    for name in NAMES:
-        method = REGISTRY[name]
+    for name in list_methods():
+        method = get_method_class(name)
+        stage = "inside" if issubclass(method, InsideMethod) else "before"
         needs = ", ".join(sorted(method.needs)).replace("_", " ") or "–"
         merges = "yes" if method.merges else "no"
-        table.add_row(name, method.citation, method.stage, needs, merges, "\n".join(method.presets) or "–")
+        table.add_row(name, method.citation, stage, needs, merges, "\n".join(method.presets) or "–")
     console().print(table)
 
 

@@ -12,9 +12,8 @@ from typing import Any
 from eadp.evaluate.media import MEAN, SQUARES, check_colour
 from eadp.evaluate.setting import PRESET, Setting, check, parse
 from eadp.evaluate.wording import QUESTIONS
+from eadp.methods import NoPruning
 
-NONE = "none"
-"""In place of a method: all tokens."""
 NAMED = ("resolution", "square", "pad_colour", "question", "sign")
 """What the name of the settings tells besides the method and its options, where it is not as usual."""
 
@@ -24,7 +23,7 @@ class Settings:
     """What is run.
 
     pretrained:  `pocket`, the folder of a checkpoint, or its name on the hub.
-    method:      a method's name, or NONE for all tokens.
+    method:      a method's name; `none` for all tokens.
     options:     keep, coverage, preset, further settings of the method, and where `attach` puts its tokens (PLACING).
     resolution:  side in pixels of the square that every image becomes; Qwen, and LLaVA-NeXT, where it is one of the
                  sizes that the model cuts into crops. None: each in its own size.
@@ -78,10 +77,10 @@ class Settings:
     @property
     def setting(self) -> Setting | None:
         """The method with its budget and options; None for all tokens."""
-        if self.method == NONE:
+        if self.method == NoPruning.name:
             if self.options:
                 raise ValueError(
-                    f"method={NONE} keeps all tokens: there is nothing to set, got {', '.join(self.options)}"
+                    f"method={self.method} keeps all tokens: there is nothing to set, got {', '.join(self.options)}"
                 )
             return None
         wanted = dict(self.options)
@@ -94,7 +93,7 @@ class Settings:
     def name(self) -> str:
         """For a folder of results: the checkpoint, the method with its preset, and whatever else is not as usual."""
         base = Path(self.pretrained).name
-        method = NONE if self.setting is None else self.setting.name
+        method = NoPruning.name if self.setting is None else self.setting.name
         usual = {each.name: each.default for each in fields(self)}
         given = {name: value for name, value in self.options.items() if name != PRESET}
         given |= {name: getattr(self, name) for name in NAMED if getattr(self, name) != usual[name]}
@@ -102,7 +101,5 @@ class Settings:
 
 
 def _value(value: Any) -> Any:
-    """[8,16,24] → (8, 16, 24); the rest as it is."""
-    if isinstance(value, str) and value.startswith("["):
-        return tuple(json.loads(value))
-    return tuple(value) if isinstance(value, list) else value
+    """[8,16,24] → the list; the rest as it is."""
+    return json.loads(value) if isinstance(value, str) and value.startswith("[") else value

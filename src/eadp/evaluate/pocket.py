@@ -18,7 +18,7 @@ from eadp.checkpoints import POCKET, ask, load_model
 from eadp.evaluate.journal import Journal, Record
 from eadp.evaluate.setting import ALL, BLIND, MAJORITY, Setting, check
 from eadp.evaluate.statistics import wilson
-from eadp.methods.random import Random
+from eadp.methods import Random
 from eadp.models.guides import Guide, guide_for
 from eadp.pocket.samples import Sample, samples
 from eadp.pocket.storage import LONGEST_ANSWER, WEIGHTS

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from eadp.methods import Method, make
-from eadp.methods.base import REGISTRY, Newlines, Positions
+from eadp.methods import Method, NoPruning, get_method_class
+from eadp.methods.base import PRESET, Newlines, Positions
 from eadp.runtime.choose import BudgetOver
 
 ALL, BLIND, MAJORITY = "all tokens", "blind", "majority answer"
-PRESET = "preset"
+"""How tables and files call the unpruned model and the controls. Among methods the unpruned model is `none`."""
 PLACING: dict[str, tuple[Any, ...]] = {
     "positions": get_args(Positions),
     "newlines": get_args(Newlines),
@@ -58,6 +58,12 @@ class Setting:
         return {"method": self.method, "keep": self.keep, **self.options}
 
     @property
+    def method_dict(self) -> dict[str, Any]:
+        """What `Method.from_dict` is given."""
+        own = {name: value for name, value in self.options.items() if name not in PLACING}
+        return {"method": self.method, "keep": self.keep, **own}
+
+    @property
     def _others(self) -> dict[str, Any]:
         return {name: value for name, value in self.options.items() if name != PRESET}
 
@@ -94,7 +100,11 @@ def grid(
     for text in methods:
         given = {**options.get("", {}), **options.get(bare[text], {}), **options.get(text, {})}
         name, own = parse(text, given)
-        settings += [Setting(name, budget, own) for budget in budgets]
+        if get_method_class(name).takes_budget:
+            settings += [Setting(name, budget, own) for budget in budgets]
+        else:
+            NoPruning.check_settings(own)
+            settings.append(Setting(ALL))
     for setting in settings:
         check(setting)
     return settings
@@ -104,13 +114,9 @@ def check(setting: Setting) -> Method | None:
     """The method, where it takes these options; None for a control. With a preset it is that of ANY_FAMILY."""
     if setting.method in (ALL, BLIND):
         return None
-    own = {name: value for name, value in setting.options.items() if name not in (PRESET, *PLACING)}
-    known = [each.name for each in fields(REGISTRY[setting.method])] if setting.method in REGISTRY else []
-    if known and (unknown := sorted(set(own) - set(known))):
-        has = ", ".join(sorted([*known, PRESET, *PLACING]))
-        raise ValueError(f"{setting.method} has no option {', '.join(unknown)}; it has {has}")
+    get_method_class(setting.method).check_settings(setting.options, also=[PRESET, *PLACING])
     for name, values in PLACING.items():
         if name in setting.options and setting.options[name] not in values:
             said = ", ".join(map(str, values))
             raise ValueError(f"{name} is one of {said}, got {setting.options[name]!r}")
-    return make(setting.method, preset=setting.preset, family=ANY_FAMILY, keep=setting.keep, **own)
+    return Method.from_dict(setting.method_dict, family=ANY_FAMILY)

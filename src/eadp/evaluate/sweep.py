@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from eadp.evaluate.journal import Journal
 from eadp.evaluate.scores import Run, runs_so_far
 from eadp.evaluate.setting import PRESET, Budget, Setting, grid, parse
 from eadp.evaluate.statistics import mean_interval
-from eadp.methods.base import REGISTRY
+from eadp.methods import get_method_class
 
 if TYPE_CHECKING:
     from eadp.evaluate.suites import Ran
@@ -108,7 +108,7 @@ def _setting(method: str, keep: Budget | None, options: Mapping[str, Any]) -> Se
     """Without what is the default anyway: a setting is run once, however it is written. A preset has other defaults,
     which depend on the model: with one everything stays as it is written."""
     bare, given = parse(method, {"keep": keep, **options})
-    defaults = {each.name: each.default for each in fields(REGISTRY[bare])} if bare in REGISTRY else {}
+    defaults = get_method_class(bare).default_settings()
     for name, value in options.items():
         if isinstance(defaults.get(name), int | float) and not isinstance(value, int | float):
             raise ValueError(f"{name} of {bare} is a number, {defaults[name]} by default, got {value!r}")

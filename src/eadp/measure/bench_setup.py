@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from eadp.checkpoints import RANDOM, ask, load_guide, load_model
-from eadp.evaluate.setting import Setting, grid
+from eadp.evaluate.setting import ALL, Setting, grid
 from eadp.measure import samples, untrained
 from eadp.measure.bench import Report, Row, bench
 from eadp.measure.stopwatch import Clock
 from eadp.measure.stopwatch import clock as clock_of
-from eadp.methods import make
+from eadp.methods import Method
 from eadp.models import adapter_of
 
 
@@ -87,7 +87,8 @@ def prepare(
 ) -> Measurement:
     if not settings.methods or not settings.budgets:
         raise ValueError("there is nothing to measure: give at least one method and one budget")
-    chosen = grid(settings.methods, settings.budgets)
+    # The unpruned model is always measured.
+    chosen = [each for each in grid(settings.methods, settings.budgets) if each.method != ALL]
     asked, remarks = _asked(settings)
     if accuracy is not None:
         read_outcomes(accuracy)
@@ -95,7 +96,7 @@ def prepare(
         torch.set_num_threads(threads)
     model, processor = load_model(settings.model, dtype=dtype, device=device, layers=settings.layers)
     family = adapter_of(model).config.model_type
-    methods = [make(each.method, preset=each.preset, family=family, keep=each.keep) for each in chosen]
+    methods = [Method.from_dict(each.method_dict, family=family) for each in chosen]
     guide = load_guide(settings.model, model, processor) if any("text" in each.needs for each in methods) else None
     rows = [Row(method, each.preset) for method, each in zip(methods, chosen, strict=True)]
     return Measurement(settings, rows, asked, model, processor, guide, clock_of(clock, model.device), remarks)

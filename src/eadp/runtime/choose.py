@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Relevance, Selection, TextGuide, VisualTokens, trace
-from eadp.methods import Method
+from eadp.methods import BeforeMethod
 from eadp.methods.base import Newlines
 from eadp.models.layout import ImageLayout
 from eadp.models.vision_call import EncodedImage, TowerRows
@@ -97,7 +97,7 @@ class Chooser:
 
     def __init__(
         self,
-        method: Method,
+        method: BeforeMethod,
         guide: Guide | None,
         vision: VisionSide,
         budget_over: BudgetOver = "image",
@@ -179,7 +179,7 @@ class Chooser:
         """
         method, total = self.method, len(features)
         if self._keeps_all(total):
-            if getattr(method, "coverage", None) is None:
+            if not method.may_keep_fewer:
                 note = f"all {total} tokens stay: no more than keep={method.keep}"
                 return GroupSelection(Selection(torch.arange(total), total, method.name, notes=(note,)))
             method = replace(method, keep=total)
@@ -205,7 +205,9 @@ class Chooser:
 
     def _keeps_all(self, total: int) -> bool:
         keep = self.method.keep
-        return keep is not None and (keep >= total if isinstance(keep, int) else self.method.count(total) == total)
+        if keep is None or isinstance(keep, int):
+            return keep is not None and keep >= total
+        return self.method.count_to_keep(total) == total
 
     @trace.part("text guide")
     def _align(self, images: list[EncodedImage], features: Tensor, guide: Guide) -> Tensor:

@@ -141,7 +141,7 @@ class PrefillPass(ForwardPass):
         """
         if self.cuts_at(index):
             with torch.no_grad():
-                if self.method.attends == "next":
+                if self.method.attention_from == "next":
                     with trace.part("relevance"):
                         self.attention_inputs = peek_attention(layer, states, self._settings(index, states, settings))
                 cut = self._select(index, states)

@@ -14,7 +14,7 @@ from eadp.models.overrides import Overrides
 from eadp.models.vision_call import VisionCall
 
 MARK = "_eadp"
-"""Set on a base model that is being pruned."""
+"""Set on a base model that is being pruned: its `Pruned`."""
 
 
 class Hooks(Overrides):

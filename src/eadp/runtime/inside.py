@@ -14,10 +14,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods import Method
 from eadp.methods.base import Newlines, Positions
-from eadp.methods.inside import InsideMethod, scaled
+from eadp.methods.inside import InsideMethod, scale_layers
 from eadp.models.adapter import FamilyAdapter
 from eadp.runtime.cache_map import CacheMap
 from eadp.runtime.choose import Choice, Chooser
@@ -33,15 +31,6 @@ from eadp.runtime.remaining_tokens import RemainingImage, RemainingTokens
 from eadp.runtime.vision_capture import PrefillContext
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-class Everything(Method):
-    """All tokens come into the language model."""
-
-    newlines = "all"
-
-    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        return Selection(torch.arange(len(tokens)), len(tokens), "")
 
 
 class InsideLanguageModel:
@@ -70,7 +59,7 @@ class InsideLanguageModel:
         self.adapter = adapter
         self.method = method
         self.chooser = chooser
-        self.positions = positions or method.positions_on(adapter.config.model_type)
+        self.positions = positions or method.positions_for(adapter.config.model_type)
         self.newlines: Newlines = newlines or method.newlines
         self.text = cast(Any, adapter.text_model)
         self.decoder = Decoder(self.text)
@@ -89,8 +78,8 @@ class InsideLanguageModel:
         hooks.before(self.text.rotary_emb, self._read_positions)
         for index, layer in enumerate(self.layers):
             hooks.before(layer, partial(self._enter_layer, index))
-        if self.method.attends == "previous":
-            for index in {*scaled(self.method.layers, self.depth)}:
+        if self.method.attention_from == "previous":
+            for index in {*scale_layers(self.method.layers, self.depth)}:
                 attention = self.layers[index - 1].get_submodule("self_attn")
                 AttentionProbe(attention, self._read_attention, partial(self._cuts_at, index)).install(hooks)
         if hasattr(self.text, "_deepstack_process"):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from eadp.core import Box, Grid, Scoring, Selection, TextGuide, VisualTokens, relevance
 from eadp.core.boxes import cells_in_boxes
-from eadp.methods.base import Method, Need
+from eadp.methods.base import BeforeMethod, Need
 from eadp.models.prompt import build_prompt
 
 if TYPE_CHECKING:
@@ -139,11 +139,8 @@ def diagnose_sign(
 
 
 @dataclass(frozen=True)
-class _Recorder(Method):
-    """Records what a method is given, and keeps one token so that the language model has little to do.
-
-    It has no name, so that it is not among the methods.
-    """
+class _Recorder(BeforeMethod):
+    """Records what a method is given, and keeps one token so that the language model has little to do."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
 

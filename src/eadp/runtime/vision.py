@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Grid, TowerAttention, trace
-from eadp.methods import Method
+from eadp.methods import BeforeMethod
 from eadp.models.adapter import FamilyAdapter
 from eadp.models.geometry import Arrange, FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders
@@ -45,9 +45,9 @@ class VisionSide(Protocol):
 class AttentionRecorder:
     """Records the attention of the tower's layers that a method asks for."""
 
-    def __init__(self, adapter: FamilyAdapter, method: Method) -> None:
+    def __init__(self, adapter: FamilyAdapter, method: BeforeMethod) -> None:
         self.has_cls = adapter.has_cls
-        self.needs_received = not (method.by_cls and self.has_cls)
+        self.needs_received = not (method.uses_cls_attention and self.has_cls)
         self.modules = adapter.tower_attention()
         self.layers = method.vision_layers(len(self.modules), adapter.config.model_type)
         self._calls: dict[int, list[TowerLayer]] | None = None
@@ -115,7 +115,7 @@ def join_calls(calls: list[TowerLayer]) -> TowerLayer:
 
 
 def encoded_images(
-    adapter: FamilyAdapter, call: VisionCall, output: Any, placeholders: Placeholders, method: Method
+    adapter: FamilyAdapter, call: VisionCall, output: Any, placeholders: Placeholders, method: BeforeMethod
 ) -> list[EncodedImage]:
     """Collect what a method needs of the images of one call of the vision side.
 
@@ -242,7 +242,7 @@ class DownsampledBlocks:
     deepstack: Sequence[Tensor] = ()
 
 
-def encode_again(vision: VisionSide, images: Sequence[EncodedImage], method: Method) -> DownsampledBlocks:
+def encode_again(vision: VisionSide, images: Sequence[EncodedImage], method: BeforeMethod) -> DownsampledBlocks:
     """Run the vision side again on the blocks of images, at the resolutions that a method asks for.
 
     Args:
@@ -250,7 +250,9 @@ def encode_again(vision: VisionSide, images: Sequence[EncodedImage], method: Met
         images: Images that share a budget, with their pixels.
         method: A method that needs pixels.
     """
-    grids = method.resolution([grid for image in images for grid in image.layout.grids], vision.square_grids_only)
+    grids = method.choose_resolutions(
+        [grid for image in images for grid in image.layout.grids], vision.square_grids_only
+    )
     blocks = [
         (image.pixels.call, block) for image in images if image.pixels is not None for block in image.pixels.blocks
     ]

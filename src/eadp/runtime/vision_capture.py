@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
-from eadp.methods import Method
+from eadp.methods import BeforeMethod
 from eadp.models.adapter import FamilyAdapter
 from eadp.models.layout import ImageLayout, Placeholders
 from eadp.models.vision_call import EncodedImage, VisionCall
@@ -72,7 +72,11 @@ class VisionCapture:
     """
 
     def __init__(
-        self, model: nn.Module, adapter: FamilyAdapter, question: Callable[[int, Tensor | None], str], method: Method
+        self,
+        model: nn.Module,
+        adapter: FamilyAdapter,
+        question: Callable[[int, Tensor | None], str],
+        method: BeforeMethod,
     ) -> None:
         """Set up the capture.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from vllm.logger import init_logger
 
-from eadp.methods import make
+from eadp.methods import Uniform
 from eadp.runtime.choose import Chooser, GroupSelection, kept_slots
 from eadp.serve.features import Key, Look, LookCache
 from eadp.serve.metrics import Metrics
@@ -108,7 +108,7 @@ class PruningModel(Stock):
     def _pruned(self, look: Look, request: Request) -> Tensor:
         """The rows of an image that stay, as the engine gets them."""
         layout, method, total = look.image.layout, request.method, len(look.image)
-        if method is None or request.keeps_all(total):
+        if request.keeps_all(total):
             return self.finished(look, torch.arange(layout.length), look.rows)
         sent = request.sent(total, len(layout.newline_slots), layout.layout is not None)
         start = time.perf_counter()
@@ -145,7 +145,6 @@ class PruningModel(Stock):
             logger.exception("%s failed on an image or clip; tokens spread evenly stay instead", chooser.method.name)
             self.eadp_metrics.failed()
             newline_count = len(look.image.layout.newline_slots) if chooser.newlines == "all" else 0
-            uniform = make("uniform", keep=sent - newline_count)
-            even = Chooser(uniform, None, chooser.vision, newlines=chooser.newlines)
+            even = Chooser(Uniform(keep=sent - newline_count), None, chooser.vision, newlines=chooser.newlines)
             chosen = even.select([look.image], look.features, None)
         return chosen

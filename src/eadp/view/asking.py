@@ -16,9 +16,8 @@ from torch import Tensor
 
 from eadp.checkpoints import ask, load_model
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods import Method, make
+from eadp.methods import EADP, BeforeMethod, Method, NoPruning, get_method, get_method_class
 from eadp.methods.base import Need
-from eadp.methods.eadp import EADP
 from eadp.models.guides import guide_for
 from eadp.models.guides.base import Guide
 from eadp.runtime import Pruned, attach
@@ -34,8 +33,8 @@ LONGEST = 2000
 
 
 @dataclass(frozen=True)
-class Witness(Method):
-    """Keeps everything, and remembers what a method would have been given."""
+class TokenRecorder(NoPruning):
+    """Keep every token, and record what a method would have been given."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
     seen: list[tuple[VisualTokens, TextGuide]] = field(default_factory=list)
@@ -43,7 +42,7 @@ class Witness(Method):
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         if text is not None:
             self.seen.append((tokens, text))
-        return Selection(torch.arange(len(tokens)), len(tokens), "all tokens")
+        return super().select(tokens, text)
 
 
 def settled(question: str, methods: Sequence[str], keep: int | float) -> tuple[str, dict[str, Method]]:
@@ -53,7 +52,9 @@ def settled(question: str, methods: Sequence[str], keep: int | float) -> tuple[s
         raise ValueError("the question is empty: ask something about the picture")
     if len(question) > LONGEST:
         raise ValueError(f"the question has {len(question)} characters; at most {LONGEST} are taken")
-    chosen = {name: make(name, keep=keep) for name in dict.fromkeys(methods)}
+    chosen = {}
+    for name in dict.fromkeys(methods):
+        chosen[name] = get_method(name, keep=keep) if get_method_class(name).takes_budget else get_method(name)
     if not chosen:
         raise ValueError("choose at least one method; `eadp methods` lists them")
     return question, chosen
@@ -100,11 +101,11 @@ class Asker:
         inputs = clip_inputs(self.model, self.processor, images, question)
         inputs = inputs.to(self.model.device, self.model.dtype)
         progress("all tokens")
-        witness = Witness()
-        with self._attached(witness) as pruned:
+        recorder = TokenRecorder()
+        with self._attached(recorder) as pruned:
             said = {"": answer(self.model, self.processor, inputs, NEW_TOKENS)}
             pictures = pruned.images
-        tokens, text = witness.seen[0]
+        tokens, text = recorder.seen[0]
         chosen: dict[str, Selection] = {}
         for name, method in methods.items():
             progress(name)
@@ -181,7 +182,7 @@ def _together(parts: list[Selection], method: Method, tokens: VisualTokens, text
     """What was kept of several pictures under one budget, as one selection over all their tokens."""
     if len(parts) == 1:
         return parts[0]
-    if method.stage == "before" and method.needs <= {"text"}:
+    if isinstance(method, BeforeMethod) and method.needs <= {"text"}:
         return method.select(tokens, text)
     starts = torch.tensor([0, *(part.total for part in parts)]).cumsum(0)
     kept = torch.cat([part.indices.cpu() + start for part, start in zip(parts, starts, strict=False)])

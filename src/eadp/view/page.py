@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 from PIL import Image
 
-from eadp.methods import NAMES
+from eadp.methods import list_methods
 from eadp.pocket.samples import samples
 from eadp.view.asking import LONGEST, Asker
 from eadp.view.exhibit import Exhibit
@@ -94,7 +94,7 @@ def build(asker: Asker) -> gr.Blocks:
             with gr.Column():
                 asked = gr.Textbox(question, label="Question", lines=2, max_length=LONGEST, elem_id="asked")
                 methods = gr.CheckboxGroup(
-                    list(NAMES), value=["eadp", "cdpruner", "topk"], label="Methods", elem_id="methods"
+                    list_methods(), value=["eadp", "cdpruner", "topk"], label="Methods", elem_id="methods"
                 )
                 keep = gr.Number(32, label="Tokens kept", precision=0, minimum=1, elem_id="keep")
                 button = gr.Button("Look", variant="primary", elem_id="look")

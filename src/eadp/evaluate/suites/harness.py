@@ -15,6 +15,7 @@ import eadp
 from eadp.evaluate.scores import logged
 from eadp.evaluate.setting import ALL, Setting
 from eadp.evaluate.suites.suite import Benchmark, HarnessName
+from eadp.methods import NoPruning
 
 Figures = dict[str, dict[str, float]]
 """By task, what the harness measured by its names for it."""
@@ -57,7 +58,7 @@ class Cell:
         """What is run, in the words of the harnesses' models."""
         everything = self.setting.method == ALL
         budget = {} if self.setting.keep is None else {"keep": self.setting.keep}
-        method = "none" if everything else self.setting.method
+        method = NoPruning.name if everything else self.setting.method
         return {"method": method, **budget, **self.setting.options, **self.benchmark.scripted(self.setting)}
 
 

@@ -74,7 +74,8 @@ def settings(
     if not budgets and beside is None:
         raise ValueError(f"the paper has no budgets of {model}: give --keep, or the paper's model with --beside")
     counts: Sequence[Budget] = budgets or sorted({row.keep for row in _pruned(beside)}, reverse=True)
-    return [Setting(ALL), *(setting for count in dict.fromkeys(counts) for setting in grid(methods, [count], options))]
+    every = [Setting(ALL), *(each for count in dict.fromkeys(counts) for each in grid(methods, [count], options))]
+    return list({setting.key: setting for setting in every}.values())
 
 
 def paper_of(model: str) -> paper.Table | None:

@@ -1,4 +1,4 @@
-"""What methods share that compare each token with one vector for the whole question."""
+"""Helper of the methods that compare each token with one vector for the whole question."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from eadp.core.trace import part
 
 @part("relevance")
 def pooled_similarity(method: str, tokens: VisualTokens, text: TextGuide | None, cosine: bool) -> Tensor:
-    """N, sign · ⟨v_j, pooled⟩, averaged over the segments of a long question; of unit vectors where `cosine`."""
+    """Return N, sign · ⟨v_j, pooled⟩, averaged over the segments of a long question.
+
+    Args:
+        method: The method's name, for error messages.
+        tokens: The visual tokens; v_j are the rows of `aligned`.
+        text: The question.
+        cosine: Whether both sides are scaled to unit length first.
+    """
     if text is None or text.pooled is None:
         raise ValueError(f"{method} needs the question as one vector: give a TextGuide with `pooled`")
     if tokens.aligned is None:
