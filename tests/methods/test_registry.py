@@ -134,6 +134,15 @@ def test_what_is_no_method_cannot_be_registered() -> None:
         eadp.register_method(nameless)
 
 
+def test_a_method_must_be_a_dataclass() -> None:
+    class Forgotten(define()):  # type: ignore[misc]
+        power: float = 2.0
+        kind: ClassVar[str] = "none"
+
+    with pytest.raises(TypeError, match=r"^power of .*Forgotten would be no setting: write @dataclass\(frozen=True\)"):
+        eadp.register_method(Forgotten)
+
+
 def test_other_packages_offer_classes_and_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     loads = offer(monkeypatch, first=define(), module=ModuleType("module"))
     assert loads == []

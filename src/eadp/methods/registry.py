@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -40,7 +42,7 @@ def register_method(cls: _AnyMethod) -> _AnyMethod:
         The class itself. Running the same definition again, as notebooks do, replaces the former one.
 
     Raises:
-        TypeError: If this is no concrete subclass of `Method`, or lacks its name or citation.
+        TypeError: If this is no concrete subclass of `Method`, lacks its name or citation, or is not a dataclass.
         ValueError: If another class has the same name.
     """
     if not (isinstance(cls, type) and issubclass(cls, Method)):
@@ -50,6 +52,11 @@ def register_method(cls: _AnyMethod) -> _AnyMethod:
     for attribute in ("name", "citation"):
         if not isinstance(getattr(cls, attribute, None), str):
             raise TypeError(f"{_path(cls)} needs a class variable {attribute}, a text")
+    if missing := _annotated(cls) - {each.name for each in fields(cls)}:
+        raise TypeError(
+            f"{', '.join(sorted(missing))} of {_path(cls)} would be no setting: write @dataclass(frozen=True) between "
+            "@register_method and the class"
+        )
     former = _methods.get(cls.name)
     if former is not None and _path(former) != _path(cls):
         raise ValueError(
@@ -125,6 +132,12 @@ def _load_entry_points() -> None:
     except Exception:
         _loaded_entry_points = False
         raise
+
+
+def _annotated(cls: type) -> set[str]:
+    """Return the names that the class itself annotates as fields."""
+    annotations = inspect.get_annotations(cls)
+    return {name for name, kind in annotations.items() if not re.match(r"(typing\.)?ClassVar\b", str(kind))}
 
 
 def _path(cls: type) -> str:
