@@ -43,7 +43,8 @@ def test_other_instructions_and_threads_pick_the_same(threads):
     """Kernels for another CPU, in a process of their own: PyTorch's without vectors, MKL's for any machine."""
     code = "import json; from helpers.tie_scenes import scenes_on_this_machine as found; print(json.dumps(found()))"
     other = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": str(threads)}
-    env = {**os.environ, "PYTHONPATH": str(TESTS), **other}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, **other}
     done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == scenes_on_this_machine()
 

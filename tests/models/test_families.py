@@ -42,7 +42,7 @@ def test_states_are_arranged_as_the_features_are(family: str) -> None:
         output = getattr(base, f"get_{modality}_features")(pixels, **asked, return_dict=True)
         layer = output.hidden_states[model.config.vision_feature_layer]
         states = layer if family == "llava_onevision" else layer[:, 1:]
-        rows = list(output.pooler_output)
+        rows = [each.flatten(0, -2) for each in output.pooler_output]
         for one in seen(family, sizes):
             crops, states = states[: len(one.states)], states[len(one.states) :]
             if (family, modality) == ("llava_next_video", "video"):

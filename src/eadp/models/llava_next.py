@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
 
+from eadp.compat import UNPADDED_FEATURES, get_anyres_image_grid_shape
 from eadp.core.types import Grid
 from eadp.models.anyres import NEWLINE, picture
 from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows, square
@@ -60,7 +60,7 @@ class LlavaNext(Family):
             return rows * columns, rows
 
         overrides.override(self.base, "pack_image_features", pack_image_features)
-        overrides.override(processor, "_get_unpadded_features", get_unpadded_features)
+        overrides.override(processor, UNPADDED_FEATURES, get_unpadded_features)
 
     def _packed(self, crops: int, side: int, size: list[int]) -> Tensor:
         """The number of each packed token, by the model's own packing."""

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
 
+from eadp.compat import get_anyres_image_grid_shape, unpad_image
 from eadp.core.types import Grid
 from eadp.models.anyres import NEWLINE, lined, picture, resampled
 from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows, square

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eadp.compat import REPLACE_VIDEO_TOKEN
 from eadp.models.family import square
 from eadp.models.overrides import Overrides
 
@@ -64,7 +65,7 @@ def convert(model: nn.Module, processor: Any = None) -> Overrides:
     converted.override(base, "apply_pooling", apply_pooling)
     converted.override(base, "get_video_features", get_video_features)
     if processor is not None:
-        converted.override(processor, "replace_video_token", replace_video_token)
+        converted.override(processor, REPLACE_VIDEO_TOKEN, replace_video_token)
     return converted
 
 

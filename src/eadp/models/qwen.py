@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import get_vision_window_index
 
+from eadp.compat import get_vision_window_index
 from eadp.core.types import Grid
 from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows
 from eadp.models.views import from_patches, resized, to_patches

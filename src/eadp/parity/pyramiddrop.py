@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaModel
+from transformers import AutoModel, LlamaConfig
 
 from eadp.methods.inside import DEPTH
 from eadp.methods.pyramiddrop import PyramidDrop
@@ -50,7 +50,7 @@ def replay(vector: Vector) -> dict[str, Any]:
 def language_model(vector: Vector) -> Any:
     """As many layers as there are cuts, of which only what comes before attention matters."""
     settings, cuts = vector.settings, len(vector.settings["layer_list"])
-    model = LlamaModel._from_config(
+    model = AutoModel.from_config(
         LlamaConfig(
             hidden_size=vector["ln_0"].shape[0],
             intermediate_size=1,

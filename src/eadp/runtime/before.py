@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eadp.compat import query_offset
 from eadp.core import Selection, trace
 from eadp.methods.base import Positions
 from eadp.models.family import Picture
@@ -90,7 +91,7 @@ class BeforeLanguageModel:
         cache: Any = kwargs.get("past_key_values")
         ledger = ledger_of(cache)
         if self.sight.has_images:
-            start = int(cache.get_query_offset()) if cache is not None else 0
+            start = int(query_offset(cache)) if cache is not None else 0
             if start and not self.family.continues_with_images:
                 raise ValueError(
                     "this model cannot place a new image on a cache that already holds a conversation; "

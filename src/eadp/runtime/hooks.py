@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from eadp.compat import tokens_per_entry
 from eadp.models.family import Seen
 from eadp.models.overrides import Overrides
 
@@ -65,7 +66,7 @@ class Watch:
             if (features := getattr(output, "pooler_output", None)) is not None:
                 arguments = dict(signature.bind(*args, **kwargs).arguments)
                 pixels = arguments.pop("pixel_values" if modality == "image" else "pixel_values_videos")
-                lengths = [len(rows) for rows in features]
+                lengths = tokens_per_entry(features)
                 values = pixels if self._keep_pixels else None
                 seen = Seen(modality, arguments, tuple(pixels.shape), lengths, attention, values)
                 object.__setattr__(output, SEEN, seen)

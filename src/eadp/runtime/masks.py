@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache
-from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
+from eadp.compat import create_layer_mask, mask_width, max_length, query_offset, sliding_layers
 from eadp.runtime.compact import Compaction, hidden, visible, within
 from eadp.runtime.ledger import Ledger
 
@@ -63,7 +63,7 @@ def prefilled(mask: Mask, valid: Tensor | None, plan: Compaction, cache: Cache |
     if full is None or full.ndim == 2:
         return valid
     square = plan.square(full)
-    first = {sliding: layer for layer, sliding in reversed(list(enumerate(cache.is_sliding if cache else ())))}
+    first = {sliding: layer for layer, sliding in reversed(list(enumerate(sliding_layers(cache))))}
     if not isinstance(mask, dict):
         return _widened(square, cache, first.get(False))
     shortened: dict[str, Tensor | None] = {}
@@ -81,8 +81,7 @@ def _widened(mask: Tensor, cache: Cache | None, layer: int | None) -> Tensor:
     if cache is None or layer is None:
         return mask
     length = mask.shape[-1]
-    width, _ = cache.get_mask_sizes(length, layer)
-    return F.pad(mask, (0, width - length), value=hidden(mask.dtype))
+    return F.pad(mask, (0, mask_width(cache, length, layer) - length), value=hidden(mask.dtype))
 
 
 def kind_of(config: Any, layer: int) -> str:
@@ -101,8 +100,7 @@ def gathered(mask: Tensor, plan: Compaction, config: Any, cache: Cache | None, l
 
 def causal(states: Tensor, valid: Tensor | None, config: Any, cache: Cache | None, layer: int) -> Any:
     """The stock mask of one layer, by what this layer of the cache holds. valid: B×(held + P), false for padding."""
-    make = create_sliding_window_causal_mask if kind_of(config, layer) == SLIDING else create_causal_mask
-    return make(config=config, inputs_embeds=states, attention_mask=valid, past_key_values=cache, layer_idx=layer)
+    return create_layer_mask(config, states, valid, cache, layer, sliding=kind_of(config, layer) == SLIDING)
 
 
 def continued(mask: Mask, ledger: Ledger, cache: Any, rows: int, length: int, device: torch.device) -> Mask:
@@ -113,5 +111,5 @@ def continued(mask: Mask, ledger: Ledger, cache: Any, rows: int, length: int, de
                 "several prompts at once cannot go on from a pruned static cache; use a dynamic cache, or one prompt"
             )
         # It was built from the physical length, but with the padding at logical columns.
-        return ledger.physical(None, rows, cache.get_max_length(), device) if ledger.padded else mask
-    return ledger.physical(mask, rows, cache.get_query_offset() + length, device)
+        return ledger.physical(None, rows, max_length(cache), device) if ledger.padded else mask
+    return ledger.physical(mask, rows, query_offset(cache) + length, device)

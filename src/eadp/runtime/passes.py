@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
+from eadp.compat import max_length, query_offset
 from eadp.core import Selection, trace
 from eadp.methods.base import Newlines, Positions
 from eadp.methods.inside import InsideMethod
@@ -205,7 +206,7 @@ class Prefill(Pass):
 
     def _held(self, index: int, cache: Cache | None) -> int:
         """How many tokens the cache of a layer holds before this call."""
-        return int(cache.get_query_offset(index)) if self.prompted.start and cache is not None else 0
+        return int(query_offset(cache, index)) if self.prompted.start and cache is not None else 0
 
     def _ledger(self, index: int, cache: Cache | None) -> Ledger:
         """What the cache will have to remember of the layers from this one on."""
@@ -281,8 +282,8 @@ class Continuation(Pass):
 
     def _valid(self, index: int, ledger: Ledger, states: Tensor, cache: Any) -> Tensor | None:
         rows, length = states.shape[:2]
-        held = cache.get_query_offset(index)
+        held = query_offset(cache, index)
         # A static layer counts in a tensor, which must not be waited for; the causal mask hides its empty slots.
-        width = cache.layers[index].get_max_length() if isinstance(held, Tensor) else held + length
+        width = max_length(cache, index) if isinstance(held, Tensor) else held + length
         flat_mask = self.mask if isinstance(self.mask, Tensor) and self.mask.ndim == 2 else None
         return ledger.physical(flat_mask, rows, width, states.device)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
+from eadp.compat import ENCODER_OUTPUTS
 from eadp.methods import Method
 from eadp.models.family import Family, Picture, Prompt, Seen
 from eadp.runtime.hooks import SEEN, Hooks, Watch
@@ -85,12 +86,12 @@ class Sight:
 
     def _arrive(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Where accelerate spreads a model, the base model gets copies that say nothing of their images."""
-        outputs = kwargs.get("mm_encoder_outputs")
+        outputs = kwargs.get(ENCODER_OUTPUTS)
         seen = {name: getattr(each, SEEN, None) for name, each in outputs.items()} if isinstance(outputs, dict) else {}
         self._handed_in = {name: each for name, each in seen.items() if each is not None}
 
     def _enter(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        outputs = kwargs.get("mm_encoder_outputs") or {}
+        outputs = kwargs.get(ENCODER_OUTPUTS) or {}
         if not isinstance(outputs, dict):
             raise ValueError("mm_encoder_outputs must be a dict by modality, as generate makes it")
         if kwargs.get("cu_seq_lens_q") is not None or not isinstance(kwargs.get("past_key_values"), Cache | None):
