@@ -25,7 +25,7 @@ def test_a_missing_symbol_breaks_only_the_family_that_needs_it(monkeypatch: pyte
     with pytest.raises(ImportError) as caught:
         family_of(tiny.model("qwen2_5_vl"))
     assert str(caught.value) == (
-        "Qwen2.5-VL cannot be used with transformers 5.99.1: transformers 5.99.1 has no get_vision_window_index in "
+        "Qwen2.5-VL cannot be used: transformers 5.99.1 has no get_vision_window_index in "
         "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl; eadp was tested with transformers "
         f"{compat.TRANSFORMERS_FLOOR} to {compat.TRANSFORMERS_TESTED}"
     )

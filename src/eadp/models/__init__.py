@@ -7,7 +7,7 @@ from importlib import import_module
 
 from torch import nn
 
-from eadp import compat
+from eadp.compat import TRANSFORMERS_FLOOR, require_transformers
 from eadp.models.family import Family, Picture
 
 
@@ -25,7 +25,7 @@ class FamilyEntry:
     title: str
     module: str
     name: str
-    since: str = compat.TRANSFORMERS_FLOOR
+    since: str = TRANSFORMERS_FLOOR
 
     def load(self) -> type[Family]:
         """Import the family.
@@ -33,12 +33,11 @@ class FamilyEntry:
         Raises:
             ImportError: If the installed transformers is too old for it, or no longer has what it needs.
         """
-        compat.require_transformers(self.title, self.since)
+        require_transformers(self.title, self.since)
         try:
             return getattr(import_module(self.module), self.name)
         except ImportError as error:
-            installed = compat.installed_version("transformers")
-            raise ImportError(f"{self.title} cannot be used with transformers {installed}: {error}") from error
+            raise ImportError(f"{self.title} cannot be used: {error}") from error
 
 
 _IDEFICS3 = FamilyEntry("Idefics3 or SmolVLM", "eadp.models.tiles", "Idefics3")
