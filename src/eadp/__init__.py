@@ -13,7 +13,7 @@ from eadp.methods.eadp import EADP
 
 if TYPE_CHECKING:
     from eadp.pocket import load as load_pocket
-    from eadp.runtime import Pruned, attach
+    from eadp.runtime.attach import Pruned, attach
     from eadp.runtime.sign import diagnose_sign
 
 __all__ = [

@@ -67,7 +67,7 @@ __all__ = [
     "without_video_processor",
 ]
 
-TRANSFORMERS_FLOOR = "5.18"
+TRANSFORMERS_FLOOR = "5.19"
 """The oldest minor release of transformers that eadp works with. It must equal the floor in pyproject.toml."""
 
 TRANSFORMERS_TESTED = "5.22"
