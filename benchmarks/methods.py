@@ -48,8 +48,10 @@ def image(grid: Grid, width: int, method: Method, depth: int) -> VisualTokens:
         attention=[TowerAttention(layer, depth, keys, cls, received, cls) for layer in layers],
         tower=torch.randn(n, TOWER, generator=g),
         tower_cls=torch.randn(1, TOWER, generator=g),
-        extra=torch.randn(sum(rows * columns for rows, columns in seen_at), width, generator=g) if seen_at else None,
-        extra_grids=seen_at,
+        downsampled=torch.randn(sum(rows * columns for rows, columns in seen_at), width, generator=g)
+        if seen_at
+        else None,
+        downsampled_grids=seen_at,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import common
 
 from eadp import parity
-from eadp.parity.vectors import vectors_in
+from eadp.parity.vectors import load_vectors
 
 TESTS = common.ROOT / "tests" / "golden"
 
@@ -17,10 +17,10 @@ TESTS = common.ROOT / "tests" / "golden"
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else TESTS
     outcomes = list(parity.compare_all(folder))
-    in_tests = Counter(parity.TITLES[vector.method] for vector in vectors_in(TESTS))
+    in_tests = Counter(parity.TITLES[vector.method] for vector in load_vectors(TESTS))
     rows = [
         [title, release, f"{equal} of {total}", str(in_tests[title])]
-        for title, release, equal, total in parity.summary(outcomes)
+        for title, release, equal, total in parity.summarize(outcomes)
     ]
     equal = sum(outcome.equal for outcome in outcomes)
     table = common.markdown(["method", "release", "vectors equal", "of these in tests/golden"], rows)

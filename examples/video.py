@@ -55,7 +55,7 @@ def clip(processor: Any, path: str, question: str, frames: int) -> Any:
 
 def tiny_clip(frames: int) -> dict[str, Any]:
     """Processors cut clips with torchvision; the tiny model's ids and pixels are made without."""
-    import tiny as models
+    from helpers import tiny as models
 
     return models.inputs("llava_onevision", [[(frames, 28, 28)]])
 

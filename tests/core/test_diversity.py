@@ -1,4 +1,4 @@
-"""Greedy DPP and max-min against slow float64 readings."""
+"""Greedy DPP and max-min selection against slow float64 oracles."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def kernel(n, seed, rank=40):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_dpp_picks_what_makes_the_determinant_largest(backend, seed):
+def test_dpp_picks_maximize_the_determinant(backend, seed):
     assert core.dpp(kernel(30, seed), 12, backend=backend).indices.tolist() == oracle.dpp(kernel(30, seed), 12)
 
 
@@ -32,7 +32,7 @@ def test_dpp_gains_multiply_to_the_determinant(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_dpp_keeps_exactly_as_many_as_asked_beyond_the_rank(backend):
+def test_dpp_keeps_the_requested_number_beyond_the_kernel_rank(backend):
     found = core.dpp(kernel(20, 1, rank=4), 15, backend=backend)
     assert len(set(found.indices.tolist())) == 15
     assert found.gains[:4].min() > 1e-6
@@ -62,7 +62,7 @@ def test_one_token(select, backend):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_cosines_are_those_of_float64(dtype):
+def test_cosines_have_float64_precision(dtype):
     features = torch.randn(20, 7, generator=torch.Generator().manual_seed(0)).to(dtype)
     features[3] = 0
     cosine = core.token_cosine(features)
@@ -82,6 +82,6 @@ def test_cosines_are_those_of_float64(dtype):
         (torch.full((3, 3), float("nan")), 1, "nan"),
     ],
 )
-def test_bad_input(select, matrix, keep, message):
+def test_invalid_input_is_rejected(select, matrix, keep, message):
     with pytest.raises(ValueError, match=message):
         select(matrix, keep)

@@ -1,4 +1,4 @@
-"""Facility location: the picks, the proof of quality, the budget by coverage, every solver."""
+"""Facility location: picks, the bound on the optimum, coverage targets, and agreement of all solvers."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eadp import core
-from eadp.core.similarity import CosineRows
+from eadp.core.similarity import LazySimilarity
 
 SOLVERS = ["numba", "torch"]
 
@@ -29,7 +29,7 @@ def problem(n, seed):
 
 @pytest.mark.parametrize("backend", SOLVERS)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 2), (17, 16), (40, 40), (96, 12), (200, 150)])
-def test_picks_and_gains_are_those_of_a_float64_greedy(backend, n, k):
+def test_picks_and_gains_equal_those_of_the_float64_oracle(backend, n, k):
     for seed in range(4):
         sim, w = problem(n, seed)
         found = core.facility_location(sim, w, k, backend=backend)
@@ -38,12 +38,12 @@ def test_picks_and_gains_are_those_of_a_float64_greedy(backend, n, k):
         np.testing.assert_allclose(found.gains, gains, atol=1e-12)
 
 
-def test_rows_on_the_fly_pick_what_the_matrix_picks():
+def test_lazy_rows_pick_the_same_tokens_as_the_matrix():
     for seed in range(4):
         f = features(150, seed)
         w = problem(150, seed)[1]
         dense = core.facility_location(core.token_similarity(f), w, 60)
-        lazy = core.facility_location(CosineRows.of(f), w, 60)
+        lazy = core.facility_location(LazySimilarity.from_features(f), w, 60)
         assert lazy.indices.tolist() == dense.indices.tolist()
         assert lazy.coverage == pytest.approx(dense.coverage, abs=1e-6)
         assert lazy.coverage <= lazy.bound <= 1
@@ -52,13 +52,13 @@ def test_rows_on_the_fly_pick_what_the_matrix_picks():
 @pytest.mark.parametrize("backend", [*SOLVERS, "rows"])
 def test_equal_tokens_tie_and_the_lowest_index_wins(backend):
     f = torch.eye(6, 8).repeat(5, 1)
-    sim = CosineRows.of(f) if backend == "rows" else core.token_similarity(f)
+    sim = LazySimilarity.from_features(f) if backend == "rows" else core.token_similarity(f)
     found = core.facility_location(sim, torch.ones(30), 30, backend=backend)
     assert found.indices.tolist() == list(range(30))
     assert (found.gains[6:] == 0).all()
 
 
-def test_an_asymmetric_matrix_is_read_as_rows_that_cover_columns():
+def test_rows_of_an_asymmetric_matrix_cover_its_columns():
     sim = torch.rand(50, 50, generator=torch.Generator().manual_seed(3))
     w = torch.rand(50, generator=torch.Generator().manual_seed(4))
     order, _ = oracle.facility_location(sim, w, 20)
@@ -108,7 +108,9 @@ def test_the_bound_holds_against_every_subset(backend, seed):
     f = features(11, seed)
     sim, w = core.token_similarity(f), problem(11, seed)[1]
     for k in (1, 2, 4, 6):
-        found = core.facility_location(CosineRows.of(f) if backend == "rows" else sim, w, k, backend=backend)
+        found = core.facility_location(
+            LazySimilarity.from_features(f) if backend == "rows" else sim, w, k, backend=backend
+        )
         total = w.sum().item()
         best = max(oracle.objective(sim.numpy(), w.numpy(), c) for c in itertools.combinations(range(11), k)) / total
         assert found.coverage <= best + 1e-6
@@ -116,7 +118,7 @@ def test_the_bound_holds_against_every_subset(backend, seed):
         assert found.coverage >= (1 - 1 / math.e) * found.bound - 1e-9
 
 
-def test_the_bound_is_tighter_than_the_textbook_one():
+def test_the_bound_is_tighter_than_the_general_guarantee():
     sim, w = problem(200, 0)
     found = core.facility_location(sim, w, 40)
     assert found.coverage / found.bound > 0.9
@@ -124,20 +126,20 @@ def test_the_bound_is_tighter_than_the_textbook_one():
 
 @pytest.mark.parametrize("backend", [*SOLVERS, "rows"])
 @pytest.mark.parametrize("target", [0.5, 0.9, 0.99, 1.0])
-def test_coverage_keeps_as_few_tokens_as_reach_it(backend, target):
+def test_a_coverage_target_keeps_the_fewest_picks_that_reach_it(backend, target):
     f = features(120, 5)
     w = problem(120, 5)[1]
-    sim = CosineRows.of(f) if backend == "rows" else core.token_similarity(f)
+    sim = LazySimilarity.from_features(f) if backend == "rows" else core.token_similarity(f)
     found = core.facility_location(sim, w, coverage=target, backend=backend)
-    assert found.coverage >= target - 1e-5  # a share is reached when it is reached but for rounding
+    assert found.coverage >= target - 1e-5  # a target counts as reached up to rounding
     if len(found.indices) > 1:
-        one_less = core.facility_location(sim, w, len(found.indices) - 1, backend=backend)
-        assert one_less.coverage < target * (1 - 2.0**-20)
-        assert one_less.indices.tolist() == found.indices[:-1].tolist()
+        one_fewer = core.facility_location(sim, w, len(found.indices) - 1, backend=backend)
+        assert one_fewer.coverage < target * (1 - 2.0**-20)
+        assert one_fewer.indices.tolist() == found.indices[:-1].tolist()
 
 
 @pytest.mark.parametrize("backend", SOLVERS)
-def test_keep_caps_a_budget_by_coverage(backend):
+def test_keep_limits_a_coverage_target(backend):
     sim, w = problem(120, 5)
     assert len(core.facility_location(sim, w, 3, 0.99, backend=backend).indices) == 3
 
@@ -172,15 +174,15 @@ SIM, ONES = torch.full((4, 4), 0.5), torch.ones(4)
     ],
 )
 @pytest.mark.parametrize("backend", SOLVERS)
-def test_bad_input(arguments, message, backend):
+def test_invalid_input_is_rejected(arguments, message, backend):
     with pytest.raises(ValueError, match=message):
         core.facility_location(*arguments, backend=backend)
 
 
-def test_unknown_and_unfitting_backends_are_named():
+def test_unknown_and_unsuitable_backends_are_rejected():
     with pytest.raises(ValueError, match="'fast'; known: auto, numba, torch, rows"):
         core.facility_location(SIM, ONES, 2, backend="fast")
-    with pytest.raises(ValueError, match="'rows' takes CosineRows"):
+    with pytest.raises(ValueError, match="'rows' takes a LazySimilarity"):
         core.facility_location(SIM, ONES, 2, backend="rows")
     with pytest.raises(TypeError, match="whole number"):
         core.facility_location(SIM, ONES, 2.5)

@@ -1,4 +1,4 @@
-"""How one budget is split over blocks."""
+"""Dynamic quota allocation: how one budget is split over blocks."""
 
 import pytest
 import torch
@@ -40,17 +40,17 @@ def test_importance_follows_the_sum_of_each_map_by_largest_remainder():
     assert core.allocate(maps(5.6, 3.3, 1.1), 10) == [6, 3, 1]
 
 
-def test_a_full_block_passes_its_rest_to_the_others_in_proportion():
+def test_the_excess_of_a_full_block_goes_to_the_others_in_proportion():
     weights = [torch.full((10,), 100.0), torch.full((100,), 0.2), torch.full((100,), 0.1)]
     assert core.allocate(weights, 40) == [10, 20, 10]
 
 
-def test_the_papers_floors():
+def test_paper_rounding_floors_but_gives_every_block_one_token():
     assert core.allocate(maps(5.6, 3.3, 1.1), 10, rounding="paper") == [5, 3, 1]
     assert core.allocate(maps(100, 0.01, 0.01), 10, rounding="paper") == [9, 1, 1]
 
 
-def test_with_a_budget_smaller_than_the_blocks_the_heaviest_get_one_each():
+def test_a_budget_below_the_number_of_blocks_goes_to_the_heaviest_blocks():
     assert core.allocate(maps(1, 5, 3, 4), 2) == [0, 1, 0, 1]
 
 
@@ -65,7 +65,7 @@ def test_global_guided_reserves_a_fifth_and_splits_by_quadrant():
     assert core.allocate([guide, *rest], 4, "global_guided", rounding="paper")[0] == 0
 
 
-def test_global_guided_cuts_the_map_to_any_layout():
+def test_global_guided_accepts_any_layout():
     guide = torch.arange(6.0).repeat(3, 1) + 0.5
     rest = [torch.rand(50) for _ in range(3)]
     wide = core.allocate([guide, *rest], 55, "global_guided", layout=(1, 3))
@@ -73,7 +73,7 @@ def test_global_guided_cuts_the_map_to_any_layout():
     assert wide == core.allocate([guide, *rest], 55, "global_guided", layout=boxes) == [11, 5, 15, 24]
 
 
-def test_a_box_that_cuts_a_cell_counts_its_share():
+def test_a_cell_that_is_cut_by_a_box_counts_by_its_share():
     guide = torch.tensor([[1.0, 1.0, 1.0]])
     rest = [torch.rand(100), torch.rand(100)]
     assert core.allocate(
@@ -85,7 +85,7 @@ def test_a_box_that_cuts_a_cell_counts_its_share():
     ]
 
 
-def test_maps_of_nothing_are_shared_alike():
+def test_all_zero_maps_share_the_budget_evenly():
     assert core.allocate(maps(0, 0), 10) == [5, 5]
 
 
@@ -107,23 +107,23 @@ B = maps(1, 2, 3)
         (([torch.ones(9), torch.ones(3)], 5, "global_guided", "exact", (1, 1)), "rows×columns"),
     ],
 )
-def test_bad_input(arguments, message):
+def test_invalid_input_is_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         core.allocate(*arguments)
 
 
-def test_the_release_shares_what_a_fifth_leaves_and_lets_local_crops_go_without():
+def test_released_global_guided_allocation_may_leave_local_crops_empty():
     guide = torch.zeros(5, 5)
-    guide[:2, :2] = 1.0  # top left, if quadrants end at side // 2
+    guide[:2, :2] = 1.0  # the top left quadrant, if it ends at side // 2
     guide[4, 4] = 0.5
     crops = [torch.ones(5, 5)] * 4
     quotas = core.allocate([guide, *crops], 23, "global_guided", "released", (2, 2))
-    # ⌊0.2·23⌋ = 4 for the whole image, ⌊4/4.5·19⌋ = 16 and ⌊0.5/4.5·19⌋ = 2 of the 19 left.
+    # ⌊0.2·23⌋ = 4 for the whole image; of the remaining 19, ⌊4/4.5·19⌋ = 16 and ⌊0.5/4.5·19⌋ = 2.
     assert quotas == [4, 16, 0, 0, 2]
     assert core.allocate([guide, *crops], 23, "global_guided", "paper", (2, 2))[2:4] == [1, 1]
 
 
-def test_released_floors_leave_tokens_over_and_every_crop_one():
+def test_released_importance_allocation_floors_but_gives_every_crop_one_token():
     blocks = [torch.full((4, 4), value) for value in (1.0, 1.0, 0.001)]
     assert core.allocate(blocks, 9, "importance", "released") == [4, 4, 1]
     assert core.allocate(blocks, 8, "importance", "released") == [3, 3, 1]

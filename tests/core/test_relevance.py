@@ -1,4 +1,4 @@
-"""Stage 1 against the oracle: every dispersion, every aggregation, segments, signs, dtypes, bad input."""
+"""Stage 1 against the oracle: every dispersion, every aggregation, segments, signs, dtypes, invalid input."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ from eadp import core
 from eadp.core import Aggregation, Scoring
 
 
-def score(visual, words, pooled, sign=-1, blocks=None, aggregation="neg_entropy", gamma=0.01, **how):
-    """`core.relevance` with stage 1's settings by their names."""
-    how = Scoring(aggregation=Aggregation(aggregation, gamma), **how)
-    return core.relevance(visual, words, pooled, sign=sign, blocks=blocks, how=how)
+def score(visual, words, pooled, sign=-1, blocks=None, aggregation="neg_entropy", gamma=0.01, **settings):
+    """Call `core.relevance` with the settings of stage 1 as keyword arguments."""
+    scoring = Scoring(aggregation=Aggregation(aggregation, gamma), **settings)
+    return core.relevance(visual, words, pooled, sign=sign, blocks=blocks, scoring=scoring)
 
 
 def texts(seed, n=48, m=9, c=24):
-    """Visual tokens, words, pooled: some words point at a token, the others nowhere."""
+    """Return visual tokens, words and pooled text. Half of the words are similar to one token, the others to none."""
     g = torch.Generator().manual_seed(seed)
     visual = torch.randn(n, c, generator=g)
     words = torch.randn(m, c, generator=g)
@@ -38,7 +38,7 @@ def test_every_variant_agrees_with_the_equations(dispersion, aggregation, sign):
         return
     got = score(visual, words, pooled, dispersion=dispersion, aggregation=aggregation, **settings)
     c = sign * oracle.cosine(words, visual)
-    h, kept, dense = oracle.dense(c, 0.4, 0.2, 0.5, dispersion, aggregation)
+    h, kept, dense = oracle.dense_guidance(c, 0.4, 0.2, 0.5, dispersion, aggregation)
     fused = oracle.relevance(visual, [words], [pooled], kind=dispersion, agg=aggregation, **settings)
     np.testing.assert_allclose(got.similarity, c, atol=1e-6)
     np.testing.assert_allclose(got.entropy[:, 0], oracle.dispersion(c, 0.2, "entropy"), atol=1e-5)
@@ -50,16 +50,16 @@ def test_every_variant_agrees_with_the_equations(dispersion, aggregation, sign):
     np.testing.assert_allclose(got.score, oracle.min_max(fused), atol=1e-4)
 
 
-def test_a_word_that_points_has_less_entropy_than_one_that_does_not():
+def test_a_localized_word_has_lower_entropy_than_a_dispersed_one():
     visual = torch.eye(16)
-    pointing, everywhere = torch.eye(16)[3], torch.ones(16)
-    got = score(visual, torch.stack([everywhere, pointing]), everywhere, q=0.5, mu=0.0, sign=1)
+    localized, dispersed = torch.eye(16)[3], torch.ones(16)
+    got = score(visual, torch.stack([dispersed, localized]), dispersed, q=0.5, mu=0.0, sign=1)
     assert got.kept[:, 0].tolist() == [False, True]
     assert got.score.argmax() == 3
     assert got.entropy[0, 0] == pytest.approx(np.log(16), abs=1e-4)
 
 
-def test_ties_with_the_threshold_stay():
+def test_words_that_tie_with_the_threshold_are_kept():
     visual, words, pooled = texts(2)
     twins = torch.cat([words[:2], words[:2], words[:2]])
     got = score(visual, twins, pooled, q=0.2)
@@ -67,13 +67,13 @@ def test_ties_with_the_threshold_stay():
 
 
 @given(m=st.integers(1, 40), q=st.floats(0.01, 1.0))
-def test_at_least_one_word_stays_and_the_count_is_the_ceiling(m, q):
+def test_the_number_of_kept_words_is_rounded_up(m, q):
     visual, words, pooled = texts(3, m=m)
     kept = score(visual, words, pooled, q=q).kept.sum().item()
     assert kept == max(1, int(np.ceil(round(q * m, 9))))
 
 
-def test_three_tenths_of_ten_words_are_three():
+def test_three_tenths_of_ten_words_are_exactly_three():
     visual, words, pooled = texts(4, m=10)
     assert score(visual, words, pooled, q=0.3).kept.sum() == 3
 
@@ -91,7 +91,7 @@ def test_segments_are_averaged():
     torch.testing.assert_close(alone.score, twice.score)
 
 
-def test_mu_decides_between_the_pooled_text_and_the_words():
+def test_mu_weighs_the_pooled_text_against_the_words():
     visual, words, pooled = texts(7)
     got = {mu: score(visual, words, pooled, mu=mu) for mu in (0.0, 1.0)}
     torch.testing.assert_close(got[0.0].fused, got[0.0].dense_score)
@@ -100,7 +100,7 @@ def test_mu_decides_between_the_pooled_text_and_the_words():
     torch.testing.assert_close(without_pooled.score, got[0.0].score)
 
 
-def test_no_words_left_falls_back_to_the_pooled_text_and_says_so():
+def test_without_words_the_pooled_text_decides_and_a_note_says_so():
     visual, words, pooled = texts(8)
     got = score(visual, words[:0], pooled, mu=0.25)
     torch.testing.assert_close(got.score, score(visual, words, pooled, mu=1.0).score)
@@ -126,7 +126,7 @@ def test_a_token_of_zero_norm_is_neutral_and_never_nan():
     assert got.score.isfinite().all()
 
 
-def test_a_map_that_tells_nothing_apart_covers_evenly_and_says_so():
+def test_a_constant_map_covers_evenly_and_a_note_says_so():
     _, words, pooled = texts(12)
     got = score(torch.ones(9, 24), words, pooled)
     assert got.score.tolist() == [1.0] * 9
@@ -134,7 +134,7 @@ def test_a_map_that_tells_nothing_apart_covers_evenly_and_says_so():
 
 
 @pytest.mark.parametrize(("words", "q", "kept"), [(77, 0.2, 15), (64, 0.5, 32), (3, 0.2, 1), (10, 0.3, 3), (1, 1.0, 1)])
-def test_the_release_floors_the_count_of_words(words, q, kept):
+def test_released_word_count_is_rounded_down(words, q, kept):
     visual, text, pooled = texts(13, m=words)
     got = score(visual, text, pooled, q=q, word_count="floor")
     assert got.kept.sum() == kept
@@ -142,13 +142,13 @@ def test_the_release_floors_the_count_of_words(words, q, kept):
     assert got.kept[lowest].all()
 
 
-def test_equal_words_do_not_push_the_floor_up():
+def test_equal_words_do_not_raise_the_released_word_count():
     visual, words, pooled = texts(2)
     twins = torch.cat([words[:1]] * 10)
     assert score(visual, twins, pooled, q=0.2, word_count="floor").kept[:, 0].tolist() == [True] * 2 + [False] * 8
 
 
-def test_blocks_are_scored_each_by_itself_and_normalised_together():
+def test_blocks_are_scored_separately_and_normalized_together():
     visual, words, pooled = texts(14, n=60)
     blocks = [slice(0, 20), slice(20, 60)]
     together = score(visual, words, pooled, tau=0.1, blocks=blocks)
@@ -164,7 +164,7 @@ def test_blocks_are_scored_each_by_itself_and_normalised_together():
         torch.testing.assert_close(by_block.score[block], each.score)
 
 
-def test_the_lift_leaves_the_lowest_token_a_little_and_the_highest_one():
+def test_lift_keeps_the_lowest_score_above_zero():
     visual, words, pooled = texts(15)
     got = score(visual, words, pooled, lift=1e-6)
     assert got.score.max() == 1
@@ -199,6 +199,6 @@ V, W, P = texts(11)
         ({"visual": 1e30 * V}, "overflows"),
     ],
 )
-def test_bad_input(change, message):
+def test_invalid_input_is_rejected(change, message):
     with pytest.raises(ValueError, match=message):
         score(**{"visual": V, "words": W, "pooled": P, **change})

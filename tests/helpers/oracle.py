@@ -1,4 +1,7 @@
-"""The paper's equations read anew in float64 NumPy, as plainly as they stand there. Slow, and used by tests alone."""
+"""The paper's equations in float64 NumPy, written independently of `eadp.core` and as plainly as possible.
+
+Slow; used only to check `eadp.core` in tests.
+"""
 
 import itertools
 import math
@@ -7,13 +10,14 @@ import numpy as np
 
 
 def cosine(a, b):
+    """Eq. 2 and 3, without the sign."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    na, nb = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
+    norms_a, norms_b = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
     out = np.zeros((len(a), len(b)))
     for i in range(len(a)):
         for j in range(len(b)):
-            if na[i] > 0 and nb[j] > 0:
-                out[i, j] = a[i] @ b[j] / (na[i] * nb[j])
+            if norms_a[i] > 0 and norms_b[j] > 0:
+                out[i, j] = a[i] @ b[j] / (norms_a[i] * norms_b[j])
     return out
 
 
@@ -23,16 +27,18 @@ def softmax(x, axis=-1):
 
 
 def dispersion(c, tau, kind):
+    """Eq. 4 and 5, and the measures of the ablation."""
     p = softmax(c / tau, axis=1)
     if kind == "entropy":
         return -(p * np.log(np.where(p > 0, p, 1))).sum(axis=1)
     if kind == "central_mass":
-        few = max(1, math.ceil(0.05 * c.shape[1]))
-        return 1 - np.sort(p, axis=1)[:, -few:].sum(axis=1)
+        top = max(1, math.ceil(0.05 * c.shape[1]))
+        return 1 - np.sort(p, axis=1)[:, -top:].sum(axis=1)
     return -c.var(axis=1)
 
 
-def dense(c, q, tau, gamma, kind="entropy", aggregation="neg_entropy"):
+def dense_guidance(c, q, tau, gamma, kind="entropy", aggregation="neg_entropy"):
+    """Eq. 6 to 8: the dispersion of each word, which words are kept, and the dense guidance score."""
     h = dispersion(c, tau, kind)
     m = math.ceil(round(q * len(h), 9))
     kept = h <= np.sort(h)[m - 1]
@@ -53,21 +59,25 @@ def dense(c, q, tau, gamma, kind="entropy", aggregation="neg_entropy"):
     return h, kept, score
 
 
-def relevance(visual, segments, pools, mu=0.5, q=0.5, tau=0.01, gamma=0.01, sign=-1, kind="entropy", agg="neg_entropy"):
-    """The fused score before min-max, averaged over segments."""
+def relevance(
+    visual, segments, pooled, mu=0.5, q=0.5, tau=0.01, gamma=0.01, sign=-1, kind="entropy", agg="neg_entropy"
+):
+    """Eq. 9: the fused score before min-max, averaged over segments."""
     fused = np.zeros(len(visual))
-    for text, pooled in zip(segments, pools, strict=True):
-        s_global = sign * cosine(visual, pooled[None])[:, 0]
-        s_dense = dense(sign * cosine(text, visual), q, tau, gamma, kind, agg)[2]
+    for text, vector in zip(segments, pooled, strict=True):
+        s_global = sign * cosine(visual, vector[None])[:, 0]
+        s_dense = dense_guidance(sign * cosine(text, visual), q, tau, gamma, kind, agg)[2]
         fused += (mu * s_global + (1 - mu) * s_dense) / len(segments)
     return fused
 
 
 def min_max(s):
+    """Eq. 10."""
     return (s - s.min()) / (s.max() - s.min() + 1e-8)
 
 
 def smooth(s, rows, columns, size=3, sigma=1.0):
+    """Eq. 11."""
     r = size // 2
     kernel = np.array(
         [[math.exp(-(y * y + x * x) / (2 * sigma**2)) for x in range(-r, r + 1)] for y in range(-r, r + 1)]
@@ -82,16 +92,17 @@ def smooth(s, rows, columns, size=3, sigma=1.0):
 
 
 def similarity(f):
+    """Supplement, visual similarity rebound."""
     return (1 + cosine(f, f)) / 2
 
 
 def objective(sim, w, chosen):
-    """F(Y) = Σ_j w_j · max_{i∈Y} Sim_ij."""
+    """F(Y) = Σ_j w_j · max_{i∈Y} Sim_ij (Eq. 13)."""
     return float(w @ sim[list(chosen)].max(axis=0)) if len(chosen) else 0.0
 
 
 def facility_location(sim, w, k):
-    """The paper's greedy: the order and the gains."""
+    """The paper's greedy algorithm by Eq. 14: the picks in order, and their gains."""
     sim, w = np.asarray(sim, np.float64), np.asarray(w, np.float64)
     current, order, gains = np.zeros(len(sim)), [], []
     for _ in range(k):
@@ -104,27 +115,52 @@ def facility_location(sim, w, k):
     return order, gains
 
 
+def facility_location_with_ties(similarity, weights, keep):
+    """Facility location with the tie rules of `core.ties`: dense, in float64, each candidate compared with the best."""
+    similarity, weights = np.asarray(similarity, np.float64), np.asarray(weights, np.float64)
+    noise, tie = 2.0**-20, 2.0**-18
+    covered, order, gains = np.zeros(len(weights)), [], []
+    for _ in range(keep):
+        rises = np.maximum(0, similarity - covered) * (weights > 0)
+        gain = np.where(rises.max(axis=1) > noise, rises @ weights, 0)
+        left = [u for u in range(len(weights)) if u not in order]
+        best = max(left, key=lambda u: gain[u])
+        rounding = noise * weights[rises[best] > noise].sum()
+        is_copy = similarity[best] >= similarity[best, best] - noise
+        pick = next(
+            u for u in left if gain[u] >= gain[best] * (1 - tie) or (is_copy[u] and gain[u] >= gain[best] - rounding)
+        )
+        order.append(pick)
+        gains.append(gain[pick])
+        covered = np.maximum(covered, similarity[pick])
+    return order, gains
+
+
 def dpp(kernel, k):
-    """Greedy by determinants: each pick makes det of the picked submatrix largest."""
+    """Greedy DPP by determinants: each pick maximizes the determinant of the picked submatrix."""
     kernel, order = np.asarray(kernel, np.float64), []
     for _ in range(k):
-        rest = [i for i in range(len(kernel)) if i not in order]
-        order.append(max(rest, key=lambda i: (np.linalg.slogdet(kernel[np.ix_([*order, i], [*order, i])])[1], -i)))
+        left = [i for i in range(len(kernel)) if i not in order]
+        order.append(max(left, key=lambda i: (np.linalg.slogdet(kernel[np.ix_([*order, i], [*order, i])])[1], -i)))
     return order
 
 
 def max_min(distance, k):
+    """Farthest-first traversal."""
     distance, n = np.asarray(distance, np.float64), len(distance)
     order = [max(range(n), key=lambda i: (min(distance[i, j] for j in range(n) if j != i), -i))]
     while len(order) < k:
-        rest = [i for i in range(n) if i not in order]
-        order.append(max(rest, key=lambda i: (min(distance[i, j] for j in order), -i)))
+        left = [i for i in range(n) if i not in order]
+        order.append(max(left, key=lambda i: (min(distance[i, j] for j in order), -i)))
     return order
 
 
 def algorithm_1(features, aligned, text, pooled, grids, budget, beta=2.0, **settings):
-    """Algorithm 1 with B ≥ 1 blocks of any size: S^I block by block, one min-max, quotas by importance with the paper's
-    floors, and one greedy per block. Gives the weights of each block, the quotas, and the picks of each block."""
+    """Algorithm 1 with B ≥ 1 blocks of any size.
+
+    S^I is computed block by block, with one min-max over all blocks. Quotas follow the importance-based allocation with
+    the paper's floors, and each block is covered greedily. Returns the weights, the quotas and the picks of each block.
+    """
     bounds = np.cumsum([0, *[rows * columns for rows, columns in grids]])
     blocks = [slice(start, end) for start, end in itertools.pairwise(bounds)]
     raw = [relevance(aligned[block], [text], [pooled], **settings) for block in blocks]
@@ -137,24 +173,3 @@ def algorithm_1(features, aligned, text, pooled, grids, budget, beta=2.0, **sett
         for block, each, quota in zip(blocks, weights, quotas, strict=True)
     ]
     return weights, quotas, picks
-
-
-def covered_by_the_rules(similarity, weights, keep):
-    """Facility location by the rules of `core.ties`, read plainly: dense, float64, every candidate against the best."""
-    similarity, weights = np.asarray(similarity, np.float64), np.asarray(weights, np.float64)
-    noise, tie = 2.0**-20, 2.0**-18
-    covered, order, gains = np.zeros(len(weights)), [], []
-    for _ in range(keep):
-        rises = np.maximum(0, similarity - covered) * (weights > 0)
-        gain = np.where(rises.max(axis=1) > noise, rises @ weights, 0)
-        left = [u for u in range(len(weights)) if u not in order]
-        best = max(left, key=lambda u: gain[u])
-        known_to = noise * weights[rises[best] > noise].sum()
-        same = similarity[best] >= similarity[best, best] - noise
-        pick = next(
-            u for u in left if gain[u] >= gain[best] * (1 - tie) or (same[u] and gain[u] >= gain[best] - known_to)
-        )
-        order.append(pick)
-        gains.append(gain[pick])
-        covered = np.maximum(covered, similarity[pick])
-    return order, gains

@@ -1,4 +1,4 @@
-"""Small tensors for answers that are worked out by hand."""
+"""Small tensors for tests whose expected results are worked out by hand."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import torch
 from torch import Tensor
 
 
-def directions(*degrees: float) -> Tensor:
+def unit_vectors(*degrees: float) -> Tensor:
+    """Return n×2 unit vectors at these angles."""
     angle = torch.tensor(degrees).deg2rad()
     return torch.stack([angle.cos(), angle.sin()], dim=1)
 
 
-def rows(total: int, *weights: dict[int, float]) -> Tensor:
-    """Merge weights by column."""
-    merge = torch.zeros(len(weights), total)
-    for row, columns in enumerate(weights):
+def merge_weights(total: int, *rows: dict[int, float]) -> Tensor:
+    """Return merge weights with `total` columns from one {column: weight} per row."""
+    merge = torch.zeros(len(rows), total)
+    for row, columns in enumerate(rows):
         for column, weight in columns.items():
             merge[row, column] = weight
     return merge
 
 
-def same(merge: Tensor | None, expected: Tensor) -> None:
+def assert_weights_close(merge: Tensor | None, expected: Tensor) -> None:
     assert merge is not None
     torch.testing.assert_close(merge, expected)

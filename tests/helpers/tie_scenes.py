@@ -1,9 +1,9 @@
-"""Inputs whose picks rounding could decide, and what each solver picks of them on this machine."""
+"""Inputs on which rounding errors could decide a pick, and what each solver picks on this machine."""
 
 import torch
 
 from eadp import core
-from eadp.core.similarity import CosineRows
+from eadp.core.similarity import LazySimilarity
 
 N, K = 36, 20
 
@@ -11,9 +11,10 @@ SOLVERS = ["dpp numba", "dpp torch", "max-min numba", "max-min torch", "cover nu
 
 
 def solve(solver, features, weights, keep):
+    """Pick `keep` tokens by one of `SOLVERS`, named "SELECTION BACKEND"; `cover` is facility location."""
     selection, backend = solver.split()
     if selection == "cover":
-        similarity = CosineRows.of(features) if backend == "rows" else core.token_similarity(features)
+        similarity = LazySimilarity.from_features(features) if backend == "rows" else core.token_similarity(features)
         return core.facility_location(similarity, weights, keep, backend=backend)
     cosine = core.token_cosine(features)
     if selection == "max-min":
@@ -22,43 +23,61 @@ def solve(solver, features, weights, keep):
     return core.dpp(weights[:, None] * cosine * weights, keep, backend=backend)
 
 
-def normal(*shape, seed=0):
+def random_normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def weights_of(n, seed=5):
+def random_weights(n, seed=5):
+    """Return n weights in [0.1, 1]."""
     return torch.rand(n, generator=torch.Generator().manual_seed(seed)) * 0.9 + 0.1
 
 
-def moved(x, seed):
-    """Each value one float32 up or down."""
+def perturbed(x, seed):
+    """Move each value to the next float32 above or below."""
     up = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
     return torch.nextafter(x, torch.where(up, torch.inf, -torch.inf))
 
 
-def copies(features, weights):
-    """Every token twice: token i and token i + N/2."""
+def duplicated(features, weights):
+    """Append a copy of every token: token i + n is a copy of token i."""
     return torch.cat([features, features]), torch.cat([weights, weights])
 
 
 def rank_three():
-    return (normal(N, 3).double() @ normal(3, 24, seed=1).double()).float(), weights_of(N)
+    low_rank = random_normal(N, 3).double() @ random_normal(3, 24, seed=1).double()
+    return low_rank.float(), random_weights(N)
+
+
+def all_equal():
+    return random_normal(1, 24).repeat(N, 1), torch.ones(N)
+
+
+def two_kinds():
+    kind = torch.arange(N) % 3 == 1
+    return random_normal(2, 24)[kind.long()], torch.where(kind, 0.7, 0.4)
+
+
+def similar_duplicates():
+    features = random_normal(N // 2, 24) * 0.1 + random_normal(24, seed=3)
+    return duplicated(features, random_weights(N // 2))
+
+
+def reversed_channels():
+    features = random_normal(N // 2, 24)
+    return torch.cat([features, features.flip(1)]), random_weights(N // 2).repeat(2)
 
 
 SCENES = {
     "rank 3": rank_three,
-    "all equal": lambda: (normal(1, 24).repeat(N, 1), torch.ones(N)),
-    "two kinds": lambda: (normal(2, 24)[torch.arange(N) % 3 % 2], torch.where(torch.arange(N) % 3 == 1, 0.7, 0.4)),
-    "every token twice": lambda: copies(normal(N // 2, 24), weights_of(N // 2)),
-    "alike and twice": lambda: copies(normal(N // 2, 24) * 0.1 + normal(24, seed=3), weights_of(N // 2)),
-    "a token and its mirror": lambda: (
-        torch.cat([normal(N // 2, 24), normal(N // 2, 24).flip(1)]),
-        weights_of(N // 2).repeat(2),
-    ),
+    "all equal": all_equal,
+    "two kinds": two_kinds,
+    "every token twice": lambda: duplicated(random_normal(N // 2, 24), random_weights(N // 2)),
+    "similar tokens, each twice": similar_duplicates,
+    "each token and its channels reversed": reversed_channels,
 }
 
 
-def scenes_on_this_machine():
+def picks_on_this_machine():
     return {
         f"{solver}, {scene}": solve(solver, *SCENES[scene](), K).indices.tolist()
         for scene in SCENES

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.small_tensors import directions, rows, same
+from helpers.small_tensors import assert_weights_close, merge_weights, unit_vectors
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -19,7 +19,7 @@ from eadp.core import (
     VisualTokens,
     outliers,
 )
-from eadp.core.merging import room_after, room_before
+from eadp.core.merging import add_position_after, add_position_before
 from eadp.methods import NAMES, make
 from eadp.methods.base import REGISTRY
 
@@ -50,8 +50,8 @@ def test_exactly_the_budget_whatever_the_blocks(name: str, grids: list[tuple[int
         ],
         tower=torch.randn(total, 4, generator=g),
         tower_cls=torch.randn(len(grids), 4, generator=g) if has_cls else None,
-        extra=torch.randn(extra, 6, generator=g) if seen_at else None,
-        extra_grids=seen_at,
+        downsampled=torch.randn(extra, 6, generator=g) if seen_at else None,
+        downsampled_grids=seen_at,
     )
     text = TextGuide(torch.randn(3, 5, generator=g), torch.randn(5, generator=g))
     assume(total > 1 or "text" not in method.needs)  # A map of one token says nothing: an error of its own.
@@ -78,7 +78,7 @@ def test_divprune() -> None:
     from it the others are 160° (1.94), 170° (1.98) and 110° (1.34) away: token 1;
     to their nearest of {3, 1}, token 0 has 0.02 and token 2 has 0.83: token 2.
     """
-    tokens = VisualTokens(directions(0, 10, 90, 200), None, [(2, 2)])
+    tokens = VisualTokens(unit_vectors(0, 10, 90, 200), None, [(2, 2)])
     found = make("divprune", keep=3).select(tokens)
     assert found.order.tolist() == [3, 1, 2]
     assert found.indices.tolist() == [1, 2, 3]
@@ -93,7 +93,7 @@ def asked(sign: float = -1.0) -> tuple[VisualTokens, TextGuide]:
     """Tokens 0 and 1 look alike, tokens 2 and 3 too, at a right angle to them. Their cosines with the question are
     −1, −0.8, −0.5 and 0."""
     aligned = torch.tensor([[c, math.sqrt(1 - c * c)] for c in COSINES]) * torch.tensor([[3.0], [1.0], [2.0], [5.0]])
-    return VisualTokens(directions(0, 0, 90, 90), aligned, [(2, 2)]), TextGuide(
+    return VisualTokens(unit_vectors(0, 0, 90, 90), aligned, [(2, 2)]), TextGuide(
         None, torch.tensor([4.0, 0.0]), sign=sign
     )
 
@@ -137,7 +137,7 @@ def test_trim() -> None:
     found = make("trim", keep=2).select(*dots(3, -1, 0, -2, 1))
     assert found.indices.tolist() == [1, 3, 4]
     assert found.rows.tolist() == [1, 3, -1]
-    same(found.merge, rows(5, {1: 1}, {3: 1}, {0: 1 / 3, 2: 1 / 3, 4: 1 / 3}))
+    assert_weights_close(found.merge, merge_weights(5, {1: 1}, {3: 1}, {0: 1 / 3, 2: 1 / 3, 4: 1 / 3}))
     torch.testing.assert_close(found.scores, torch.softmax(torch.tensor([-3.0, 1, 0, 2, -1]), 0))
     assert make("trim", keep=3, exact=True).select(*dots(3, -1, 0, -2, 1)).rows.tolist() == [1, 3, -1]
 
@@ -147,7 +147,7 @@ def test_trims_mean_is_last_where_the_last_token_is_kept() -> None:
     found = make("trim", keep=2).select(*dots(3, -1, 0, 1, -2))
     assert found.indices.tolist() == [1, 3, 4]
     assert found.rows.tolist() == [1, 4, -1]
-    same(found.merge, rows(5, {1: 1}, {4: 1}, {0: 1 / 3, 2: 1 / 3, 3: 1 / 3}))
+    assert_weights_close(found.merge, merge_weights(5, {1: 1}, {4: 1}, {0: 1 / 3, 2: 1 / 3, 3: 1 / 3}))
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0.79, [1, 2, 3]), (0.2, [3]), (0.19, []), (4, [1, 2, 3, 4]), (5, None)])
@@ -167,7 +167,7 @@ def test_trim_lets_the_image_decide() -> None:
     it."""
     found = make("trim").select(*dots(0, 0, 0, -5, 0, 0, 0, 0))
     assert found.indices.tolist() == [3, 7]
-    same(found.merge, rows(8, {3: 1}, dict.fromkeys((0, 1, 2, 4, 5, 6, 7), 1 / 7)))
+    assert_weights_close(found.merge, merge_weights(8, {3: 1}, dict.fromkeys((0, 1, 2, 4, 5, 6, 7), 1 / 7)))
 
 
 def test_trim_sends_tokens_in_the_language_model_s_order() -> None:
@@ -197,10 +197,10 @@ def test_methods_that_need_the_question_say_so() -> None:
 
 def test_room_for_one_more_token() -> None:
     kept = torch.tensor([0, 2, 5])
-    assert room_after(kept, 6).tolist() == [0, 2, 4, 5]
-    assert room_before(kept, 6).tolist() == [0, 1, 2, 5]
+    assert add_position_after(kept, 6).tolist() == [0, 2, 4, 5]
+    assert add_position_before(kept, 6).tolist() == [0, 1, 2, 5]
     with pytest.raises(ValueError, match="no room"):
-        room_after(torch.arange(3), 3)
+        add_position_after(torch.arange(3), 3)
 
 
 def test_selections_are_counted_by_block() -> None:

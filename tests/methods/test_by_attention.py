@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.small_tensors import directions, rows, same
+from helpers.small_tensors import assert_weights_close, merge_weights, unit_vectors
 from torch import Tensor
 
 from eadp.core import TowerAttention, VisualTokens
@@ -42,7 +42,7 @@ def looked(
 
 
 ATTENTION = [0.1, 0.5, 0.05, 0.2, 0.1, 0.05]
-KEYS = directions(0, 45, 10, 90, 80, 100)
+KEYS = unit_vectors(0, 45, 10, 90, 80, 100)
 
 
 def test_visionzip() -> None:
@@ -57,7 +57,7 @@ def test_visionzip() -> None:
         assert found.merge_space == "tower"
         assert found.indices.tolist() == [0, 1, 2, 3]
         assert found.rows.tolist() == [-1, 1, 0, 3]
-        same(found.merge, rows(7, {6: 1}, {1: 1}, {0: 1, 2: 1}, {3: 1, 4: 0.5, 5: 0.5}))
+        assert_weights_close(found.merge, merge_weights(7, {6: 1}, {1: 1}, {0: 1, 2: 1}, {3: 1, 4: 0.5, 5: 0.5}))
 
 
 def test_visionzip_without_cls() -> None:
@@ -67,7 +67,7 @@ def test_visionzip_without_cls() -> None:
     assert found.method == "visionzip (attention received)"
     assert found.indices.tolist() == [0, 1, 3, 4]
     assert found.rows.tolist() == [1, 4, 0, 3]
-    same(found.merge, rows(6, {1: 1}, {4: 1}, {0: 1, 2: 1}, {3: 1, 5: 1}))
+    assert_weights_close(found.merge, merge_weights(6, {1: 1}, {4: 1}, {0: 1, 2: 1}, {3: 1, 5: 1}))
 
 
 def test_visionzip_merges_behind_a_projector_that_takes_no_single_row() -> None:
@@ -84,7 +84,7 @@ def test_visionzip_with_hardly_a_dominant_token() -> None:
     """9 in 10 of 4 are 4 contextual tokens, but CLS stays: 3 targets of 6 patches, every second."""
     found = VisionZip(keep=4, contextual=0.9).select(looked(ATTENTION, KEYS, (2, 3)))
     assert found.rows.tolist() == [-1, 0, 2, 4]
-    same(found.merge, rows(7, {6: 1}, {0: 1}, {2: 1, 1: 1}, {4: 1, 3: 0.5, 5: 0.5}))
+    assert_weights_close(found.merge, merge_weights(7, {6: 1}, {0: 1}, {2: 1, 1: 1}, {4: 1, 3: 0.5, 5: 0.5}))
     with pytest.raises(ValueError, match="cannot send 4 contextual tokens and CLS where a crop keeps 4"):
         VisionZip(keep=4, contextual=4).select(looked(ATTENTION, KEYS, (2, 3)))
     for wrong in (1.0, -1, True):
@@ -95,7 +95,7 @@ def test_visionzip_with_hardly_a_dominant_token() -> None:
 def test_visionzips_targets_without_members_stay_as_they_are() -> None:
     """5 of 6 tokens: CLS, token 1, and the rest 0, 2, 3, 4, 5 has the targets 0, 2, 3; 4 and 5 join 3 by their keys."""
     found = VisionZip(keep=5, contextual=3).select(looked(ATTENTION, KEYS, (2, 3)))
-    same(found.merge, rows(7, {6: 1}, {1: 1}, {0: 1}, {2: 1}, {3: 1, 4: 0.5, 5: 0.5}))
+    assert_weights_close(found.merge, merge_weights(7, {6: 1}, {1: 1}, {0: 1}, {2: 1}, {3: 1, 4: 0.5, 5: 0.5}))
 
 
 def crops(whole_last: bool = False) -> VisualTokens:
@@ -105,7 +105,7 @@ def crops(whole_last: bool = False) -> VisualTokens:
         numbers = [*range(4, 12), 0, 1, 2, 3]
     attention = [0.1, 0.2, 0.9, 0.1, 0.1, 0.2, 0.9, 0.1, 0.9, 0.1, 0.2, 0.1]
     where = {"layout": (1, 2), "sequence": torch.tensor(numbers).argsort()}
-    return looked(attention, directions(*range(12)), (2, 2), (2, 2), (2, 2), **where)
+    return looked(attention, unit_vectors(*range(12)), (2, 2), (2, 2), (2, 2), **where)
 
 
 def test_visionzip_reads_joined_crops_as_a_mosaic() -> None:
@@ -161,14 +161,14 @@ def test_prumerge() -> None:
     sums all the unkept ones."""
     a = [0.04, 0.06, 0.05, 0.07, 0.4, 0.04, 0.05, 0.06, 0.07, 0.04, 0.05, 0.06]
     found = PruMerge(neighbours=2).select(
-        attended(a, directions(90, 91, 93, 2, 0, 150, 160, 170, 5, 180, 190, 200), (3, 4))
+        attended(a, unit_vectors(90, 91, 93, 2, 0, 150, 160, 170, 5, 180, 190, 200), (3, 4))
     )
     assert found.rows.tolist() == [4, 0, 8, -1]
     assert found.indices.tolist() == [0, 4, 8, 11]
     assert found.merge_space == "tower"
     unkept = {j: a[j] for j in range(12) if j not in (0, 4, 8)}
     gained = [{4: 1, 3: a[3], 8: a[8]}, {0: 1, 1: a[1], 2: a[2]}, {8: 1, 3: a[3], 4: a[4]}]
-    same(found.merge, rows(12, *gained, unkept))
+    assert_weights_close(found.merge, merge_weights(12, *gained, unkept))
 
 
 def test_prumerge_by_the_paper_s_text() -> None:
@@ -176,10 +176,10 @@ def test_prumerge_by_the_paper_s_text() -> None:
     Neighbours go: to 7 (0°) token 0 is the nearest, but it stays, so 6 and 8."""
     a = [0.05] * 12
     a[4] = 0.4
-    tokens = attended(a, directions(1, 90, 91, 93, 94, 150, 3, 0, 357, 180, 190, 200), (3, 4))
+    tokens = attended(a, unit_vectors(1, 90, 91, 93, 94, 150, 3, 0, 357, 180, 190, 200), (3, 4))
     found = PruMerge(neighbours=2, even=1, among="unkept", per_head=True).select(tokens)
     assert found.rows.tolist() == [7, 0, -1]
-    same(found.merge[:1], rows(12, {7: 1, 6: 0.05, 8: 0.05}))
+    assert_weights_close(found.merge[:1], merge_weights(12, {7: 1, 6: 0.05, 8: 0.05}))
 
 
 def test_prumerge_s_even_samples() -> None:
@@ -312,7 +312,7 @@ def test_attention_that_is_missing_is_named() -> None:
 
 
 def test_attention_must_say_what_a_method_goes_by() -> None:
-    with pytest.raises(ValueError, match="must say what its tokens received"):
+    with pytest.raises(ValueError, match="a tower without a CLS token must give received"):
         TowerAttention(0, 24, torch.zeros(4, 1, 1))
     only_cls = TowerAttention(0, 24, torch.zeros(4, 1, 1), cls=torch.rand(4))
     with pytest.raises(ValueError, match="not only what CLS attends to"):

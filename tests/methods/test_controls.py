@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.small_tensors import directions, rows, same
+from helpers.small_tensors import assert_weights_close, merge_weights, unit_vectors
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -92,10 +92,10 @@ def test_a_random_draw_depends_on_seed_and_image_alone() -> None:
 
 def test_downsample_puts_the_small_image_on_even_cells() -> None:
     """2×4 tokens seen at 1×2: two cells of 2×2, centred on tokens 0 and 2."""
-    tokens = VisualTokens(torch.randn(8, 3), None, [(2, 4)], extra=torch.randn(2, 3), extra_grids=[(1, 2)])
+    tokens = VisualTokens(torch.randn(8, 3), None, [(2, 4)], downsampled=torch.randn(2, 3), downsampled_grids=[(1, 2)])
     found = make("downsample", keep=3).select(tokens)
     assert found.indices.tolist() == [0, 2] == regular_cells((2, 4), (1, 2))[1].tolist()
-    same(found.merge, rows(10, {8: 1}, {9: 1}))
+    assert_weights_close(found.merge, merge_weights(10, {8: 1}, {9: 1}))
     assert found.notes == ("seen at 1×2 tokens", "2 tokens instead of 3: the resolution nearest below")
     with pytest.raises(ValueError, match="lower resolution"):
         make("downsample", keep=3).select(VisualTokens(torch.randn(8, 3), None, [(2, 4)]))
@@ -103,8 +103,8 @@ def test_downsample_puts_the_small_image_on_even_cells() -> None:
 
 def test_topk_is_relevance_alone() -> None:
     """Cosines 1, cos 30°, cos 60° and 0 with the question, and all tokens look the same: the two nearest stay."""
-    tokens = VisualTokens(torch.ones(4, 3), directions(60, 0, 90, 30), [(2, 2)])
-    text = TextGuide(directions(0), directions(0)[0], sign=1.0)
+    tokens = VisualTokens(torch.ones(4, 3), unit_vectors(60, 0, 90, 30), [(2, 2)])
+    text = TextGuide(unit_vectors(0), unit_vectors(0)[0], sign=1.0)
     found = make("topk", keep=2, smoothing=1).select(tokens, text)
     assert found.order.tolist() == [1, 3]
     assert found.indices.tolist() == [1, 3]

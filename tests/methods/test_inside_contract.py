@@ -40,7 +40,7 @@ def test_newlines_go_with_their_rows() -> None:
         row = int(picture.newlines[chosen.indices[0]] >= 0)
         left = {"all": len(picture.newline_slots), "none": 0}.get(newlines, row)
         assert int((~pruned.columns).sum()) == picture.length - 1 - left
-        assert (chosen.newlines, chosen.sent) == (left, 1 + left)
+        assert (chosen.newlines, chosen.tokens_sent) == (left, 1 + left)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "llava"])

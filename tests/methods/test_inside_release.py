@@ -20,7 +20,7 @@ from eadp.methods import make
 from eadp.methods.dart import DART
 from eadp.methods.inside import InsideMethod
 from eadp.methods.sparsevlm import SparseVLM, rater_fit, raters
-from eadp.parity.sequence import Shown
+from eadp.parity.sequence import GivenLayerView
 from eadp.runtime.decoder import Decoder
 
 LAYERS = 32
@@ -151,7 +151,7 @@ def test_dart_sees_norms_keys_and_places(padding: str) -> None:
         words = torch.arange(int(image[-1]) + 1, len(valid))
         states = plain.hidden_states[2][row, valid]
         keys = plain.past_key_values.layers[1].keys[row, :, valid].transpose(0, 1).flatten(1)
-        view = Shown(
+        view = GivenLayerView(
             visual=states[image],
             text=states[words],
             visual_keys=keys[image],

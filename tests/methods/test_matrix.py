@@ -59,7 +59,7 @@ def test_every_method_on_every_family(family: str, sizes: Sizes, name: str) -> N
         tokens, logits = answers(model, **inputs, max_new_tokens=3)
         together, pictures = pruned.last, pruned.pictures
         for selection, picture in zip(together, pictures, strict=True):
-            assert selection.sent == promised(name, picture, selection)
+            assert selection.tokens_sent == promised(name, picture, selection)
             assert selection.method.split(" (")[0] == name
             assert bool((selection.indices.diff() > 0).all())
             assert 0 <= int(selection.indices[0]) <= int(selection.indices[-1]) < selection.total == len(picture)

@@ -55,8 +55,8 @@ def test_at_its_own_resolution_an_image_is_seen_as_it_was(family: str, sizes: Si
         model(**tiny.inputs(family, sizes))
     assert len(Again.given) == sum(map(len, sizes))
     for tokens in Again.given:
-        assert tokens.extra is not None
-        torch.testing.assert_close(tokens.extra, tokens.features, rtol=1e-3, atol=1e-3)
+        assert tokens.downsampled is not None
+        torch.testing.assert_close(tokens.downsampled, tokens.features, rtol=1e-3, atol=1e-3)
 
 
 def only(family: str, size: tuple[int, int]) -> Picture:

@@ -40,7 +40,7 @@ def test_rows_that_lost_all_tokens_lose_their_newline() -> None:
             kept = pruned.columns[inputs["input_ids"] == model.config.video_token_id].view(9, 4)
             assert kept[:, :3].flatten().nonzero().flatten().tolist() == list(range(0, 27, 4))
             assert int(kept[:, 3].sum()) == pruned.last[0].newlines == newlines
-            assert pruned.last[0].sent == len(pruned.last[0]) + newlines
+            assert pruned.last[0].tokens_sent == len(pruned.last[0]) + newlines
             by_hand = shortened(model, inputs, pruned.columns, "keep")
             torch.testing.assert_close(answers(model, **by_hand)[1], logits, rtol=1e-4, atol=1e-4)
 

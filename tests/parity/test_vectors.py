@@ -1,4 +1,4 @@
-"""Every method against what its authors' release computes, on golden vectors (tests/golden)."""
+"""Every method computes what its authors' release computes, on the golden vectors of tests/golden."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typer.testing import CliRunner
 
 from eadp import parity
 from eadp.cli import app
-from eadp.parity.vectors import Vector, vectors_in
+from eadp.parity.vectors import GoldenVector, load_vectors
 
 CASES = sorted(path.relative_to(GOLDEN).with_suffix("").as_posix() for path in GOLDEN.glob("*/*.npz"))
 
 
-def load(case: str) -> Vector:
-    return Vector.load((GOLDEN / case).with_suffix(".npz"))
+def load(case: str) -> GoldenVector:
+    return GoldenVector.load((GOLDEN / case).with_suffix(".npz"))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_we_compute_what_the_release_computes(case: str) -> None:
+def test_outputs_agree_with_the_release(case: str) -> None:
     assert parity.compare(load(case)).differences == ()
 
 
-def test_every_method_has_vectors_here() -> None:
-    assert {vector.method for vector in vectors_in(GOLDEN)} == set(parity.TITLES)
+def test_every_method_has_golden_vectors() -> None:
+    assert {vector.method for vector in load_vectors(GOLDEN)} == set(parity.TITLES)
 
 
 @pytest.mark.parametrize("case", ["eadp_llava/scene_64_1", "cdpruner/qwen_two_24", "trim/scene_100_09"])
-def test_an_answer_that_is_not_ours_is_found(case: str) -> None:
+def test_a_changed_output_is_reported(case: str) -> None:
     vector = load(case)
     for name in ("kept", "rows"):
         wrong = vector.arrays[name].copy()
@@ -40,14 +40,14 @@ def test_an_answer_that_is_not_ours_is_found(case: str) -> None:
         assert [each.split(":")[0] for each in found] == [name]
 
 
-def test_an_output_that_nobody_gives_is_a_difference() -> None:
+def test_a_missing_output_is_reported() -> None:
     vector = load("fastv/64_63")
     asked = {**vector.settings, "outputs": [*vector.outputs, "colour"]}
     arrays = {**vector.arrays, "colour": np.zeros(1)}
     assert parity.compare(replace(vector, settings=asked, arrays=arrays)).differences == ("colour: missing",)
 
 
-def test_vectors_of_unknown_methods_are_refused() -> None:
+def test_vectors_of_unknown_methods_are_rejected() -> None:
     with pytest.raises(ValueError, match="'toothfairy'; known: eadp_llava"):
         parity.compare(replace(load("fastv/64_63"), method="toothfairy"))
 

@@ -164,7 +164,7 @@ def test_presets_run_on_the_papers_models(family: str, preset: str, clip: Path, 
         (kept,) = pruned.last
     torch.testing.assert_close(cached, uncached, rtol=1e-4, atol=1e-4)
     assert 1 <= len(kept) <= 8 + len(kept.quotas)
-    assert kept.sent == len(kept)
+    assert kept.tokens_sent == len(kept)
     words, relevance = len(kept.words), kept.relevance
     if preset == "published":
         slots = {"llava": 77, "llava_next": 77, "llava_onevision": 64}
@@ -223,7 +223,7 @@ def test_every_crop_has_all_its_tokens_without_unpadding(clip: Path) -> None:
     assert inputs["input_ids"].shape[1] > before.shape[1]
     assert len(set(picture.grids)) == 1
     assert kept.quotas == (10 // len(picture.grids),) * len(picture.grids)
-    assert kept.sent == 10
+    assert kept.tokens_sent == 10
     assert torch.equal(prompt("llava_next", [wide])["input_ids"], before)
     with pytest.raises(ValueError, match="unpad=False"):
         eadp.attach(tiny.model("llava"), tiny.processor("llava"), method="uniform", keep=4, unpad=False)
@@ -239,5 +239,5 @@ def test_divprune_lets_newlines_compete() -> None:
             model(**inputs)
         (kept,) = pruned.last
         newlines[which] = kept.newlines
-        assert kept.sent == {None: 24, "none": 24, "all": 24 + pruned.pictures[0].newline_slots.numel()}[which]
+        assert kept.tokens_sent == {None: 24, "none": 24, "all": 24 + pruned.pictures[0].newline_slots.numel()}[which]
     assert newlines[None] == 1

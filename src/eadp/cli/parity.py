@@ -23,11 +23,11 @@ def parity(
     orders, quotas, positions) must be equal, real numbers to 1e-4. Ends with code 1 where anything differs.
     """
     from eadp import parity as replays
-    from eadp.parity.vectors import vectors_in
+    from eadp.parity.vectors import load_vectors
 
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is no folder: give one with a folder of .npz files for each method")
-    vectors = [each for each in vectors_in(folder) if each.method in (method or replays.TITLES)]
+    vectors = [each for each in load_vectors(folder) if each.method in (method or replays.TITLES)]
     if not vectors:
         raise typer.BadParameter(f"{folder} has no vectors of {', '.join(method or replays.TITLES)}")
     try:
@@ -35,7 +35,7 @@ def parity(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     table = Table("method", "release", "equal", "vectors")
-    for title, release, equal, total in replays.summary(outcomes):
+    for title, release, equal, total in replays.summarize(outcomes):
         table.add_row(title, release, str(equal), str(total))
     print_whole(table)
     different = [outcome for outcome in outcomes if not outcome.equal]

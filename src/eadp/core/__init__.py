@@ -1,15 +1,42 @@
-"""The mathematics: pure tensors, nothing of transformers, each formula of the paper by its name."""
+"""The mathematics of token pruning on plain tensors, independent of any model.
+
+Where to find the equations of the EADP paper:
+
+| paper | here |
+|---|---|
+| Eq. 2, global guidance score S^G | `relevance`, result `global_score` |
+| Eq. 3, cosine similarity c_ij | `relevance`, result `similarity` |
+| Eq. 4, distribution p_ij | `word_distribution` in `relevance.py` |
+| Eq. 5, entropy h_i | `entropy` in `relevance.py` |
+| Eq. 6, retained words T' | `filter_words` in `relevance.py` |
+| Eq. 7, word weights α_i | `neg_entropy` in `relevance.py`; ablations in `AGGREGATIONS` |
+| Eq. 8, dense guidance score S^D | `relevance`, result `dense_score` |
+| Eq. 9, fusion with μ | `relevance`, result `fused` |
+| Eq. 10, min-max normalization | `min_max` in `relevance.py` |
+| Eq. 11, Gaussian smoothing | `smooth` |
+| Eq. 12, score polarization | `polarize` |
+| Eq. 13 and 14, facility location and marginal gain | `facility_location` |
+| Supplement, visual similarity rebound | `token_similarity` |
+| Supplement, dynamic quota allocation | `allocate` |
+| Algorithm 1 | `eadp.methods.eadp.EADP.select` |
+"""
 
 from eadp.core import trace
-from eadp.core.blocks import cover_by_quota, cover_by_share
+from eadp.core.blocks import facility_location_by_coverage, facility_location_by_quota
 from eadp.core.cells import even_cells, largest_grid, regular_cells
 from eadp.core.density import density_peaks
-from eadp.core.diversity import Picks, dpp, dpp_by_quota, max_min, max_min_by_quota
-from eadp.core.facility import FacilityLocation, facility_location
-from eadp.core.quotas import alike, allocate
-from eadp.core.ranking import outliers, ranked
+from eadp.core.diversity import OrderedPicks, dpp, dpp_by_quota, max_min, max_min_by_quota
+from eadp.core.facility import FacilityLocationResult, facility_location
+from eadp.core.quotas import allocate, split_evenly
+from eadp.core.ranking import outliers, rank_descending
 from eadp.core.relevance import AGGREGATIONS, DISPERSIONS, Aggregation, Scoring, relevance
-from eadp.core.similarity import DENSE_LIMIT, CosineRows, similarity_within, token_cosine, token_similarity
+from eadp.core.similarity import (
+    DEFAULT_MATRIX_LIMIT,
+    LazySimilarity,
+    build_similarity,
+    token_cosine,
+    token_similarity,
+)
 from eadp.core.smoothing import polarize, smooth, smooth_maps
 from eadp.core.types import (
     Box,
@@ -26,16 +53,16 @@ from eadp.core.types import (
 
 __all__ = [
     "AGGREGATIONS",
-    "DENSE_LIMIT",
+    "DEFAULT_MATRIX_LIMIT",
     "DISPERSIONS",
     "Aggregation",
     "Box",
-    "CosineRows",
-    "FacilityLocation",
+    "FacilityLocationResult",
     "Grid",
     "Layout",
+    "LazySimilarity",
     "MergeSpace",
-    "Picks",
+    "OrderedPicks",
     "Relevance",
     "Scoring",
     "Selection",
@@ -43,26 +70,26 @@ __all__ = [
     "TextLayout",
     "TowerAttention",
     "VisualTokens",
-    "alike",
     "allocate",
-    "cover_by_quota",
-    "cover_by_share",
+    "build_similarity",
     "density_peaks",
     "dpp",
     "dpp_by_quota",
     "even_cells",
     "facility_location",
+    "facility_location_by_coverage",
+    "facility_location_by_quota",
     "largest_grid",
     "max_min",
     "max_min_by_quota",
     "outliers",
     "polarize",
-    "ranked",
+    "rank_descending",
     "regular_cells",
     "relevance",
-    "similarity_within",
     "smooth",
     "smooth_maps",
+    "split_evenly",
     "token_cosine",
     "token_similarity",
     "trace",

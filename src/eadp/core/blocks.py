@@ -1,4 +1,4 @@
-"""Facility location over several blocks (crops, frames): tokens represent tokens of their own block."""
+"""Facility location over several blocks (crops, frames). A token represents only tokens of its own block."""
 
 from __future__ import annotations
 
@@ -12,29 +12,41 @@ import torch
 from torch import Tensor
 
 from eadp.core import ties
-from eadp.core.facility import ROUNDING, FacilityLocation, facility_location, goal_of
-from eadp.core.similarity import DENSE_LIMIT, similarity_within
+from eadp.core.facility import BOUND_MARGIN, FacilityLocationResult, facility_location, objective_goal
+from eadp.core.similarity import DEFAULT_MATRIX_LIMIT, build_similarity
 
 
-def cover_by_quota(
+def facility_location_by_quota(
     features: Tensor,
     weights: Tensor,
     blocks: Sequence[slice],
     quotas: Sequence[int],
     *,
     backend: str = "auto",
-    matrix_limit: int = DENSE_LIMIT,
-) -> FacilityLocation:
-    """Q_p tokens of each block p. `bound` holds for these quotas."""
+    matrix_limit: int = DEFAULT_MATRIX_LIMIT,
+) -> FacilityLocationResult:
+    """Pick Q_p tokens of each block p by `facility_location`.
+
+    Args:
+        features: N×d.
+        weights: N, the weight of each token.
+        blocks: The range of token indices of each block.
+        quotas: Q_p, the number of tokens to pick in each block.
+        backend: As for `facility_location`.
+        matrix_limit: Bytes that a block's similarity matrix may take; for larger blocks rows are computed on demand.
+
+    Returns:
+        The picks of all blocks, largest gain first. `bound` holds for any choice with the same quotas.
+    """
     parts = [
-        _cover(features[block], weights[block], quota, backend, matrix_limit)
+        _cover_block(features[block], weights[block], quota, backend, matrix_limit)
         for block, quota in zip(blocks, quotas, strict=True)
     ]
-    whole = _merged(parts, blocks)
-    return replace(whole, bound=sum(part.bound * part.everything for part in parts) / whole.everything)
+    whole = _merge_by_gain(parts, blocks)
+    return replace(whole, bound=sum(part.bound * part.full_objective for part in parts) / whole.full_objective)
 
 
-def cover_by_share(
+def facility_location_by_coverage(
     features: Tensor,
     weights: Tensor,
     blocks: Sequence[slice],
@@ -42,54 +54,72 @@ def cover_by_share(
     limit: int | None = None,
     *,
     backend: str = "auto",
-    matrix_limit: int = DENSE_LIMIT,
-) -> FacilityLocation:
-    """As few tokens as reach `coverage` of all the blocks together, and at most `limit`.
+    matrix_limit: int = DEFAULT_MATRIX_LIMIT,
+) -> FacilityLocationResult:
+    """Pick as few tokens as reach a coverage of all blocks together.
 
-    F adds up over blocks and gains only fall, so the greedy over all blocks merges theirs, largest gain first; gains
-    that tie are taken block by block.
+    F is a sum over blocks and gains only fall, so the greedy algorithm over all blocks merges the picks of the single
+    blocks, largest gain first. Where gains tie, the lower block comes first.
+
+    Args:
+        features: N×d.
+        weights: N, the weight of each token.
+        blocks: The range of token indices of each block.
+        coverage: Share of F(all tokens) to reach, in (0, 1].
+        limit: Maximum number of tokens to pick. None for no limit.
+        backend: As for `facility_location`.
+        matrix_limit: Bytes that a block's similarity matrix may take; for larger blocks rows are computed on demand.
+
+    Returns:
+        The picks of all blocks, largest gain first.
     """
     if len(blocks) == 1:
-        similarity = similarity_within(features, matrix_limit)
-        backend = _backend(similarity, backend)
+        similarity = build_similarity(features, matrix_limit)
+        backend = _backend_for(similarity, backend)
         return facility_location(similarity, weights, limit, coverage, symmetric=True, backend=backend)
     parts = [
-        _cover(features[block], weights[block], block.stop - block.start, backend, matrix_limit) for block in blocks
+        _cover_block(features[block], weights[block], block.stop - block.start, backend, matrix_limit)
+        for block in blocks
     ]
-    whole = _merged(parts, blocks)
-    short = whole.gains.cumsum(0) < goal_of(coverage, whole.everything)
+    whole = _merge_by_gain(parts, blocks)
+    short = whole.gains.cumsum(0) < objective_goal(coverage, whole.full_objective)
     k = min(int(short.sum()) + 1, len(whole.indices), limit or len(whole.indices))
-    reached = min(1.0, whole.gains[:k].sum().item() / whole.everything)
-    # K more tokens add at most K times the largest gain that is left. Ties in a block and between blocks can give away
-    # TIE of everything each at a pick.
-    given = 2 * ties.TIE * (k + 1)
-    ahead = k * whole.gains[k:].max().item() / whole.everything + given if k < len(whole.gains) else 0.0
-    bound = min(1.0, reached + ahead + ROUNDING, (reached + given) / (1 - 1 / math.e))
+    reached = min(1.0, whole.gains[:k].sum().item() / whole.full_objective)
+    # K more tokens add at most K times the largest remaining gain. At each pick, ties within a block and ties between
+    # blocks can each give away TIE_MARGIN of F(all tokens).
+    tie_loss = 2 * ties.TIE_MARGIN * (k + 1)
+    remaining = k * whole.gains[k:].max().item() / whole.full_objective + tie_loss if k < len(whole.gains) else 0.0
+    bound = min(1.0, reached + remaining + BOUND_MARGIN, (reached + tie_loss) / (1 - 1 / math.e))
     return replace(whole, indices=whole.indices[:k], gains=whole.gains[:k], coverage=reached, bound=max(reached, bound))
 
 
-def _cover(features: Tensor, weights: Tensor, quota: int, backend: str, matrix_limit: int) -> FacilityLocation:
-    """One block. Where the map leaves it at 0 nothing tells its tokens apart: the quota covers it evenly, gain 0."""
+def _cover_block(
+    features: Tensor, weights: Tensor, quota: int, backend: str, matrix_limit: int
+) -> FacilityLocationResult:
+    """Cover one block. If all its weights are 0, cover it evenly, with gains of 0."""
     if quota == 0:
         none = torch.zeros(0, dtype=torch.long, device=features.device)
-        return FacilityLocation(none, none.double(), 0.0, 0.0, weights.double().sum().item())
-    similarity = similarity_within(features, matrix_limit)
-    backend = _backend(similarity, backend)
+        return FacilityLocationResult(none, none.double(), 0.0, 0.0, weights.double().sum().item())
+    similarity = build_similarity(features, matrix_limit)
+    backend = _backend_for(similarity, backend)
     if weights.any():
         return facility_location(similarity, weights, quota, symmetric=True, backend=backend)
     even = facility_location(similarity, torch.ones_like(weights), quota, symmetric=True, backend=backend)
-    return replace(even, gains=torch.zeros_like(even.gains), coverage=0.0, bound=0.0, everything=0.0)
+    return replace(even, gains=torch.zeros_like(even.gains), coverage=0.0, bound=0.0, full_objective=0.0)
 
 
-def _backend(similarity: object, wanted: str) -> str:
-    """A matrix that is too large has one solver, whichever was wanted for those that fit."""
-    return wanted if isinstance(similarity, Tensor) else "rows"
+def _backend_for(similarity: object, requested: str) -> str:
+    """The requested backend, but `rows` if the matrix was too large to build."""
+    return requested if isinstance(similarity, Tensor) else "rows"
 
 
-def _merged(parts: Sequence[FacilityLocation], blocks: Sequence[slice]) -> FacilityLocation:
-    """The parts' picks in one order, largest gain first, each part's own order kept; block by block where gains tie."""
+def _merge_by_gain(parts: Sequence[FacilityLocationResult], blocks: Sequence[slice]) -> FacilityLocationResult:
+    """Merge the picks of all blocks, largest gain first, keeping the order within each block.
 
-    def picks(part: FacilityLocation, block: slice) -> Iterator[tuple[float, int]]:
+    Where gains of several blocks tie, the lower block comes first.
+    """
+
+    def picks(part: FacilityLocationResult, block: slice) -> Iterator[tuple[float, int]]:
         return zip(part.gains.tolist(), (part.indices + block.start).tolist(), strict=True)
 
     queues = [picks(part, block) for part, block in zip(parts, blocks, strict=True)]
@@ -103,14 +133,15 @@ def _merged(parts: Sequence[FacilityLocation], blocks: Sequence[slice]) -> Facil
         advance(which)
     merged: list[tuple[float, int]] = []
     while heads:
-        floor = -heads[0][0] * (1 - ties.TIE)
+        floor = -heads[0][0] * (1 - ties.TIE_MARGIN)
         tied = []
         while heads and -heads[0][0] >= floor:
             tied.append(heapq.heappop(heads))
-        for loss, which, index in sorted(tied, key=itemgetter(1)):
-            merged.append((-loss, index))
+        for negative_gain, which, index in sorted(tied, key=itemgetter(1)):
+            merged.append((-negative_gain, index))
             advance(which)
-    everything = sum(part.everything for part in parts)
+    full_objective = sum(part.full_objective for part in parts)
     gains = parts[0].gains.new_tensor([gain for gain, _ in merged])
     indices = parts[0].indices.new_tensor([index for _, index in merged])
-    return FacilityLocation(indices, gains, min(1.0, gains.sum().item() / everything), 1.0, everything)
+    coverage = min(1.0, gains.sum().item() / full_objective)
+    return FacilityLocationResult(indices, gains, coverage, 1.0, full_objective)

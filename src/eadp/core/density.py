@@ -1,4 +1,4 @@
-"""Clustering by density peaks: centres are dense points far from any denser one."""
+"""Density peaks clustering: cluster centres are dense points that are far from any denser point."""
 
 from __future__ import annotations
 
@@ -7,33 +7,45 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eadp.core.ranking import ranked
+from eadp.core.ranking import rank_descending
 
 
 class Clusters(NamedTuple):
-    """centres: C, which of the n points; of: n, the cluster (0 … C − 1) of each point, in the order of the centres."""
+    """A partition of n points into C clusters.
+
+    Attributes:
+        centres: C, the index of each cluster's central point.
+        labels: n, the cluster (0 … C − 1) of each point, numbered in the order of `centres`.
+    """
 
     centres: Tensor
-    of: Tensor
+    labels: Tensor
 
 
 def density_peaks(points: Tensor, clusters: int) -> Clusters:
-    """n points, n×c, in C = `clusters` clusters, no more than there are points.
+    """Cluster points by density peaks.
 
-    With d_ij the distance over √c: density ρ_i = exp(−mean of d_ij² over the C nearest points, i itself among them),
-    δ_i = the distance to the nearest denser point (for the densest, the largest of all distances), and the points of
-    largest ρ·δ are the centres. Every other point joins its nearest centre. Of equal densities the first counts as
-    the denser.
+    Let d_ij be the Euclidean distance divided by √c. The density of point i is ρ_i = exp(−mean of d_ij² over its C
+    nearest points, including i itself). δ_i is the distance to the nearest denser point, or the largest distance of all
+    for the densest point. The C points with the largest ρ·δ are the centres, and every other point joins its nearest
+    centre. Of points with equal density, the one with the lower index counts as denser.
+
+    Args:
+        points: n×c.
+        clusters: Number of clusters C. At most n are made.
+
+    Returns:
+        The centres and the cluster of each point.
     """
     n = len(points)
     clusters = min(clusters, n)
     points = points.double()
     distance = torch.cdist(points, points) / points.shape[1] ** 0.5
     density = (-distance.sort(dim=1).values[:, :clusters].square().mean(1)).exp()
-    rank = ranked(density).argsort()
-    denser = rank[None, :] < rank[:, None]
-    gap = torch.where(denser.any(1), distance.masked_fill(~denser, torch.inf).amin(1), distance.max())
-    centres = ranked(density * gap)[:clusters]
-    cluster = distance[:, centres].argmin(1)
-    cluster[centres] = torch.arange(clusters, device=points.device)
-    return Clusters(centres, cluster)
+    rank = rank_descending(density).argsort()
+    is_denser = rank[None, :] < rank[:, None]
+    gap = torch.where(is_denser.any(1), distance.masked_fill(~is_denser, torch.inf).amin(1), distance.max())
+    centres = rank_descending(density * gap)[:clusters]
+    labels = distance[:, centres].argmin(1)
+    labels[centres] = torch.arange(clusters, device=points.device)
+    return Clusters(centres, labels)

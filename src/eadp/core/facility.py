@@ -1,64 +1,105 @@
-"""Facility location: the K tokens that represent the whole weighted image best.
+"""Facility location (Eq. 13): pick the K tokens that best represent the whole weighted image.
 
-F(Y) = Σ_j w_j · max_{i∈Y} S_ij is monotone and submodular, so the greedy choice reaches at least 1 − 1/e of the best.
-Three solvers give the same picks: `numba` (CPU, incremental), `torch` (any device, no host sync in its loop) and `rows`
-(no N×N matrix in memory).
+The objective F(Y) = Σ_j ŝ_j · max_{i∈Y} Sim_ij is monotone and submodular, so the greedy algorithm reaches at least
+1 − 1/e of the optimum. Three solvers make the same picks: `numba` (on the CPU, incremental), `torch` (on any device,
+without host synchronization in its loop) and `rows` (without an N×N matrix in memory).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eadp.core import checks, ties
-from eadp.core.similarity import CosineRows, exact
+from eadp.core.similarity import LazySimilarity, highest_precision
 
 BACKENDS = ("auto", "numba", "torch", "rows")
 
-ROUNDING = 1e-9
-"""Margin that makes the bound safe against rounding, as a share of F of all tokens."""
+BOUND_MARGIN = 1e-9
+"""Share of F(all tokens) that is added to the bound, so that it holds in spite of rounding."""
+
+COVERAGE_CHECK_INTERVAL = 64
+"""Picks between two checks of the coverage in the torch solver. A check waits for the device."""
+
+ROWS_BATCH = 64
+"""Candidates whose gains the rows solver computes at a time."""
 
 
 @dataclass(frozen=True)
-class FacilityLocation:
-    """The greedy choice.
+class FacilityLocationResult:
+    """The tokens that the greedy algorithm picked, and how good they are.
 
-    indices:  K, in the order of picking.
-    gains:    K, float64, what each pick added to F; 0 where nothing was left to gain.
-    coverage: F(picked) / F(all), in [0, 1].
-    bound:    no K tokens at all reach more coverage than this; coverage / bound is the quality that is proved.
-    everything: F(all), the unit of coverage and bound.
+    Attributes:
+        indices: K, the picked tokens, in the order of picking.
+        gains: K, float64, the marginal gain of each pick (Eq. 14). 0 where nothing was left to gain.
+        coverage: F(picked tokens) / F(all tokens), in [0, 1].
+        bound: Upper bound on the coverage of any K tokens. The picks reach at least coverage / bound of the optimum.
+        full_objective: F(all tokens), the unit of `coverage` and `bound`.
     """
 
     indices: Tensor
     gains: Tensor
     coverage: float
     bound: float
-    everything: float
+    full_objective: float
+
+
+class _Solution(NamedTuple):
+    """What a solver returns.
+
+    Attributes:
+        order: K, the picked tokens, in the order of picking.
+        gains: K, the marginal gain of each pick.
+        full_objective: F(all tokens).
+        remaining_gain: Upper bound on what K more tokens could add to F.
+        tie_loss: How much more the picks would have gained without the tie rules, summed over the picks.
+    """
+
+    order: Tensor
+    gains: Tensor
+    full_objective: float
+    remaining_gain: float
+    tie_loss: float
 
 
 def facility_location(
-    similarity: Tensor | CosineRows,
+    similarity: Tensor | LazySimilarity,
     weights: Tensor,
     keep: int | None = None,
     coverage: float | None = None,
     *,
     symmetric: bool | None = None,
     backend: str = "auto",
-) -> FacilityLocation:
-    """Greedy maximiser of F. Give `keep` (how many), `coverage` (as few as reach it), or both (whichever comes first).
+) -> FacilityLocationResult:
+    """Maximize F(Y) = Σ_j w_j · max_{i∈Y} S_ij greedily (Eq. 13).
 
-    similarity: N×N, finite, at least 0; or `CosineRows`. weights: N, finite, at least 0, not all 0.
-    Each step picks argmax_u Σ_j w_j · max(0, S_uj − C_j); then C ← max(C, S_u). Ties go to the lowest index. Once no
-    similarity is above the coverage by more than rounding, the lowest indices that are left follow; see `core.ties`.
-    symmetric: whether the matrix equals its transpose, as `token_similarity`'s does; None looks.
+    Each step picks the token u with the largest gain Σ_j w_j · max(0, S_uj − C_j) (Eq. 14), then updates the coverage
+    C ← max(C, S_u). Ties go to the lowest index. Once no similarity exceeds the coverage by more than rounding, the
+    remaining tokens follow in the order of their indices; see `core.ties`.
+
+    Args:
+        similarity: S, N×N, finite and at least 0; or a `LazySimilarity`.
+        weights: w, N, finite and at least 0, not all 0. For EADP the polarized score ŝ.
+        keep: Number of tokens to pick.
+        coverage: Pick only as many tokens as reach this coverage, in (0, 1]. Together with `keep`, at most `keep`.
+        symmetric: Whether the matrix equals its transpose, as the one of `token_similarity` does. None to check.
+        backend: `numba`, `torch`, `rows`, or `auto`: rows for a `LazySimilarity`, otherwise numba on the CPU and torch
+            elsewhere.
+
+    Returns:
+        The picks, their gains, the coverage reached, and a bound on the best possible coverage.
+
+    Raises:
+        ValueError: If neither `keep` nor `coverage` is given, or an argument is out of range.
+        TypeError: If `keep` is not an int.
     """
     checks.known("backend", backend, BACKENDS)
-    n = len(similarity) if isinstance(similarity, CosineRows) else checks.square("similarity", similarity)
+    n = len(similarity) if isinstance(similarity, LazySimilarity) else checks.square("similarity", similarity)
     if keep is None and coverage is None:
         raise ValueError("give keep= (how many tokens), coverage= (the share to reach), or both")
     if keep is not None:
@@ -67,30 +108,43 @@ def facility_location(
         checks.share("coverage", coverage)
     if weights.shape != (n,):
         raise ValueError(f"weights must have one value for each of the {n} tokens, got shape {tuple(weights.shape)}")
-    if backend != "auto" and isinstance(similarity, CosineRows) != (backend == "rows"):
-        raise ValueError(f"backend {backend!r} does not go with a {type(similarity).__name__}: 'rows' takes CosineRows")
+    if backend != "auto" and isinstance(similarity, LazySimilarity) != (backend == "rows"):
+        raise ValueError(
+            f"backend {backend!r} does not accept a {type(similarity).__name__}: 'rows' takes a LazySimilarity, "
+            "the others take a matrix"
+        )
 
-    limit, share = n if keep is None else keep, math.inf if coverage is None else coverage
+    limit, target = n if keep is None else keep, math.inf if coverage is None else coverage
     weights = weights.detach()
-    if isinstance(similarity, CosineRows):
-        solved = _by_rows(similarity, weights, limit, share)
+    if isinstance(similarity, LazySimilarity):
+        solution = _solve_by_rows(similarity, weights, limit, target)
     else:
         similarity = similarity.detach()
         if similarity.dtype not in (torch.float32, torch.float64):
             similarity = similarity.float()
         if backend == "numba" or (backend == "auto" and similarity.device.type == "cpu"):
-            solved = _by_numba(similarity, weights, limit, share, symmetric)
+            solution = _solve_numba(similarity, weights, limit, target, symmetric)
         else:
-            solved = _by_torch(similarity, weights, limit, share)
-    order, gains, everything, ahead, behind = solved
-    reached = min(1.0, gains.sum().item() / everything)
-    textbook = (reached + behind / everything) / (1 - 1 / math.e)
-    bound = min(1.0, reached + ahead / everything + ROUNDING, textbook)
-    return FacilityLocation(order, gains, reached, max(reached, bound), everything)
+            solution = _solve_torch(similarity, weights, limit, target)
+    order, gains, full_objective, remaining_gain, tie_loss = solution
+    reached = min(1.0, gains.sum().item() / full_objective)
+    # By submodularity, no K tokens reach more than the picks plus the K largest remaining gains. The guarantee of
+    # 1 − 1/e assumes the best gain at each step, so it needs what the tie rules gave away.
+    guarantee = (reached + tie_loss / full_objective) / (1 - 1 / math.e)
+    bound = min(1.0, reached + remaining_gain / full_objective + BOUND_MARGIN, guarantee)
+    return FacilityLocationResult(order, gains, reached, max(reached, bound), full_objective)
 
 
-def _check(similarity: Tensor | None, weights: Tensor) -> None:
-    """What is wrong with the values, in a sentence."""
+def objective_goal(coverage: float, full_objective: float) -> float:
+    """Return the value of F at which a coverage counts as reached, allowing for rounding.
+
+    The allowance is twice `ROUNDING_NOISE`, because a token of zero norm has a similarity of only 0.5 to itself.
+    """
+    return coverage * full_objective * (1 - 2 * ties.ROUNDING_NOISE)
+
+
+def _check_values(similarity: Tensor | None, weights: Tensor) -> None:
+    """Raise ValueError if weights or similarities are not finite, negative, or all 0."""
     checks.finite("weights", weights)
     if weights.min() < 0:
         where = int(weights.argmin())
@@ -107,21 +161,21 @@ def _check(similarity: Tensor | None, weights: Tensor) -> None:
             "core.token_similarity maps cosines to [0, 1]"
         )
     if not (similarity.amax(dim=0).double() @ weights.double()) > 0:
-        raise ValueError("similarity is 0 wherever there is weight: no token represents anything")
+        raise ValueError("similarity is 0 for every token with a weight above 0: no token represents anything")
 
 
-def goal_of(share: float, everything: float) -> float:
-    """A share is reached when it is reached but for rounding: 2 · NOISE, as tokens of zero norm count only half."""
-    return share * everything * (1 - 2 * ties.NOISE)
+def _initial_coverage(weights: Tensor) -> Tensor:
+    """Coverage before the first pick: 0, but ∞ for tokens without weight, so that covering them gains nothing."""
+    return torch.zeros_like(weights).masked_fill_(weights == 0, math.inf)
 
 
-Solved = tuple[Tensor, Tensor, float, float, float]
-"""Order, gains, F of all tokens, what K more tokens could add at most, and the sum of what the picks gained less than
-the best because they tied with it."""
+def _gains_from_rises(rises: Tensor, weights: Tensor, noise: float) -> Tensor:
+    """Gain of each candidate from its row of S − C, which is clamped in place; 0 if nothing rises above the noise."""
+    return torch.mv(rises.clamp_min_(0), weights).masked_fill_(rises.amax(dim=1) <= noise, 0)
 
 
-def _by_numba(similarity: Tensor, weights: Tensor, limit: int, share: float, symmetric: bool | None) -> Solved:
-    """On the CPU: gains are kept up to date column by column instead of being computed anew."""
+def _solve_numba(similarity: Tensor, weights: Tensor, limit: int, target: float, symmetric: bool | None) -> _Solution:
+    """Solve on the CPU, updating the gains column by column instead of recomputing them."""
     from eadp.core.kernels import facility_greedy, is_symmetric
 
     rows = np.ascontiguousarray(similarity.cpu().numpy())
@@ -130,115 +184,108 @@ def _by_numba(similarity: Tensor, weights: Tensor, limit: int, share: float, sym
     columns = rows if symmetric else np.ascontiguousarray(rows.T)
     w = weights.double().cpu().numpy()
     highest = rows.max(axis=0)
-    everything = float(w @ highest)
-    if not (rows.min() >= 0 and w.min() >= 0 and 0 < everything < math.inf):
-        _check(similarity, weights)
-    noise = ties.NOISE * float(highest[w > 0].max())
-    order, gains, left, behind = facility_greedy(rows, columns, w, limit, goal_of(share, everything), noise, ties.TIE)
-    device, ahead = similarity.device, left + noise * float(w.sum())
-    return torch.from_numpy(order).to(device), torch.from_numpy(gains).to(device), everything, ahead, behind
+    full_objective = float(w @ highest)
+    if not (rows.min() >= 0 and w.min() >= 0 and 0 < full_objective < math.inf):
+        _check_values(similarity, weights)
+    noise = ties.ROUNDING_NOISE * float(highest[w > 0].max())
+    goal = objective_goal(target, full_objective)
+    order, gains, remaining, tie_loss = facility_greedy(rows, columns, w, limit, goal, noise, ties.TIE_MARGIN)
+    device, remaining_gain = similarity.device, remaining + noise * float(w.sum())
+    return _Solution(
+        torch.from_numpy(order).to(device), torch.from_numpy(gains).to(device), full_objective, remaining_gain, tie_loss
+    )
 
 
-def _uncovered(weights: Tensor) -> Tensor:
-    """The coverage before the first pick. A column that weighs nothing counts as covered."""
-    return torch.zeros_like(weights).masked_fill_(weights == 0, math.inf)
-
-
-def _gains(rises: Tensor, weights: Tensor, noise: float) -> Tensor:
-    """What candidates gain, from their rows of S − C, which become rises; 0 for one that raises nothing above noise."""
-    return torch.mv(rises.clamp_min_(0), weights).masked_fill_(rises.amax(dim=1) <= noise, 0)
-
-
-LOOK = 64
-"""Picks between two looks at the coverage reached: a look waits for the device."""
-
-
-def _by_torch(similarity: Tensor, weights: Tensor, limit: int, share: float) -> Solved:
-    """On any device: the dense step in one scratch matrix, fixed shapes, nothing read back inside the loop."""
-    _check(similarity, weights)
+def _solve_torch(similarity: Tensor, weights: Tensor, limit: int, target: float) -> _Solution:
+    """Solve on any device, recomputing all gains at each step, without reading back inside the loop."""
+    _check_values(similarity, weights)
     n = len(similarity)
-    weights = weights.to(similarity.device, exact(similarity.device))
+    weights = weights.to(similarity.device, highest_precision(similarity.device))
     highest = similarity.amax(dim=0).to(weights)
-    everything = (weights @ highest).item()
-    goal = goal_of(share, everything)
-    noise = ties.NOISE * highest[weights > 0].max().item()
-    covered = _uncovered(weights)
+    full_objective = (weights @ highest).item()
+    goal = objective_goal(target, full_objective)
+    noise = ties.ROUNDING_NOISE * highest[weights > 0].max().item()
+    covered = _initial_coverage(weights)
     scratch = weights.new_empty(n, n)
-    taken = torch.zeros_like(weights, dtype=torch.bool)
+    picked = torch.zeros_like(weights, dtype=torch.bool)
     order = torch.empty(limit, dtype=torch.long, device=weights.device)
-    gains, behind = weights.new_empty(limit), weights.new_zeros(1)
+    gains, tie_loss = weights.new_empty(limit), weights.new_zeros(1)
 
-    def marginal() -> Tensor:
+    def marginal_gains() -> Tensor:
         torch.sub(similarity, covered, out=scratch)
-        return _gains(scratch, weights, noise)
+        return _gains_from_rises(scratch, weights, noise)
 
     done = limit
     for step in range(limit):
-        candidates = marginal().masked_fill_(taken, -1)
-        top, best = candidates.max(dim=0, keepdim=True)
-        raised = (scratch.index_select(0, best)[0] > noise).to(weights) @ weights
-        beside = similarity.index_select(0, best)[0]
-        pick = ties.first(ties.tied(candidates, top, noise * raised, beside >= beside[best] - noise))
-        chosen = similarity.index_select(0, pick)[0]
-        gain = ((chosen - covered).clamp_min_(0) @ weights).where(top > 0, 0.0)
+        candidates = marginal_gains().masked_fill_(picked, -1)
+        best_gain, best = candidates.max(dim=0, keepdim=True)
+        raised_weight = (scratch.index_select(0, best)[0] > noise).to(weights) @ weights
+        best_row = similarity.index_select(0, best)[0]
+        is_copy = best_row >= best_row[best] - noise
+        pick = ties.first_true(ties.find_ties(candidates, best_gain, noise * raised_weight, is_copy))
+        row = similarity.index_select(0, pick)[0]
+        gain = ((row - covered).clamp_min_(0) @ weights).where(best_gain > 0, 0.0)
         order[step : step + 1] = pick
         gains[step : step + 1] = gain
-        behind += (top - gain).clamp_min_(0)
-        taken.index_fill_(0, pick, True)
-        torch.maximum(covered, chosen, out=covered)
-        if goal < math.inf and (step % LOOK == LOOK - 1 or step == limit - 1):
+        tie_loss += (best_gain - gain).clamp_min_(0)
+        picked.index_fill_(0, pick, True)
+        torch.maximum(covered, row, out=covered)
+        is_check = step % COVERAGE_CHECK_INTERVAL == COVERAGE_CHECK_INTERVAL - 1 or step == limit - 1
+        if goal < math.inf and is_check:
             useful = int((gains[: step + 1] > 0).sum())
             short = int((gains[: step + 1].cumsum(0) < goal).sum())
             if min(short, useful) <= step:
                 done = min(short + 1, useful)
                 break
     order, gains = order[:done], gains[:done]
-    covered = torch.maximum(_uncovered(weights), similarity[order].amax(dim=0))
-    ahead = (marginal().index_fill_(0, order, 0).topk(done).values.sum() + noise * weights.sum()).item()
-    return order, gains, everything, ahead, behind.item()
+    covered = torch.maximum(_initial_coverage(weights), similarity[order].amax(dim=0))
+    largest = marginal_gains().index_fill_(0, order, 0).topk(done).values
+    remaining_gain = (largest.sum() + noise * weights.sum()).item()
+    return _Solution(order, gains, full_objective, remaining_gain, tie_loss.item())
 
 
-STALE = 64
-"""Candidates whose gains are computed anew at a time."""
+def _solve_by_rows(similarity: LazySimilarity, weights: Tensor, limit: int, target: float) -> _Solution:
+    """Solve without the matrix, by Minoux's lazy greedy algorithm.
 
-
-def _by_rows(similarity: CosineRows, weights: Tensor, limit: int, share: float) -> Solved:
-    """Without the matrix: gains only fall, so an old gain is a bound, and only candidates whose bound is on top are
-    computed anew, a batch of rows at a time (Minoux's lazy greedy)."""
-    _check(None, weights)
-    n, device = len(similarity), similarity.unit.device
-    weights = weights.to(device, exact(device))
-    everything = (weights @ similarity.own.to(weights)).item()
-    goal = goal_of(share, everything)
-    noise = ties.NOISE * similarity.own[weights > 0].max().item()
-    everyone = torch.arange(n, device=device)
-    covered = _uncovered(weights)
-    bounds = torch.cat([similarity.rows(batch).to(weights) @ weights for batch in everyone.split(STALE)])
-    fresh = torch.ones_like(weights, dtype=torch.bool)
+    Gains only fall, so an outdated gain is an upper bound. Only candidates whose bound is the largest are computed
+    again, one batch of rows at a time.
+    """
+    _check_values(None, weights)
+    n, device = len(similarity), similarity.unit_features.device
+    weights = weights.to(device, highest_precision(device))
+    full_objective = (weights @ similarity.diagonal.to(weights)).item()
+    goal = objective_goal(target, full_objective)
+    noise = ties.ROUNDING_NOISE * similarity.diagonal[weights > 0].max().item()
+    tokens = torch.arange(n, device=device)
+    covered = _initial_coverage(weights)
+    bounds = torch.cat([similarity.rows(batch).to(weights) @ weights for batch in tokens.split(ROWS_BATCH)])
+    is_current = torch.ones_like(weights, dtype=torch.bool)
     order: list[int] = []
     gains: list[float] = []
-    reached, behind = 0.0, 0.0
+    reached, tie_loss = 0.0, 0.0
 
     def refresh(candidates: Tensor) -> None:
-        bounds[candidates] = _gains(similarity.rows(candidates).to(weights) - covered, weights, noise)
-        fresh[candidates] = True
+        rises = similarity.rows(candidates).to(weights) - covered
+        bounds[candidates] = _gains_from_rises(rises, weights, noise)
+        is_current[candidates] = True
 
     while len(order) < limit and reached < goal:
         best = bounds.argmax()
-        top = bounds[best]
-        if top <= 0:
+        best_gain = bounds[best]
+        if best_gain <= 0:
             break
-        if not fresh[best]:
-            likely = bounds.topk(min(STALE, n - len(order))).indices  # without `best` where more than these tie with it
-            refresh(torch.cat((best[None], likely[~fresh[likely]])))
+        if not is_current[best]:
+            # Where more candidates tie than fit into the batch, the batch may lack `best`.
+            likely = bounds.topk(min(ROWS_BATCH, n - len(order))).indices
+            refresh(torch.cat((best[None], likely[~is_current[likely]])))
             continue
         row = similarity.rows(best[None])[0].to(weights)
-        raised = (row - covered > noise).to(weights) @ weights
-        tied = ties.tied(bounds, top, noise * raised, row >= row[best] - noise)
-        if not fresh[tied].all():
-            refresh(everyone[tied & ~fresh])
+        raised_weight = (row - covered > noise).to(weights) @ weights
+        tied = ties.find_ties(bounds, best_gain, noise * raised_weight, row >= row[best] - noise)
+        if not is_current[tied].all():
+            refresh(tokens[tied & ~is_current])
             continue
-        pick = ties.first(tied)
+        pick = ties.first_true(tied)
         if pick != best:
             row = similarity.rows(pick)[0].to(weights)
         rise = (row - covered).clamp_min_(0)
@@ -246,17 +293,18 @@ def _by_rows(similarity: CosineRows, weights: Tensor, limit: int, share: float) 
         order.append(int(pick))
         gains.append((rise @ weights).item())
         reached += gains[-1]
-        behind += max(0.0, top.item() - gains[-1])
-        fresh[:] = False
+        tie_loss += max(0.0, best_gain.item() - gains[-1])
+        is_current[:] = False
         bounds[pick] = -math.inf
     if goal == math.inf:
-        left = everyone[bounds > -math.inf][: limit - len(order)].tolist()
-        order += left
-        gains += [0.0] * len(left)
-        bounds[left] = -math.inf
-    # Stale bounds are too large, never too small: good for an upper bound, but the largest are worth computing.
-    most = min(len(order), n - len(order))
-    for batch in bounds.topk(most).indices.split(STALE):
+        rest = tokens[bounds > -math.inf][: limit - len(order)].tolist()
+        order += rest
+        gains += [0.0] * len(rest)
+        bounds[rest] = -math.inf
+    # Outdated bounds are never too small, so they are valid here. Refreshing the largest makes the result tighter.
+    count = min(len(order), n - len(order))
+    for batch in bounds.topk(count).indices.split(ROWS_BATCH):
         refresh(batch)
-    ahead = (bounds.topk(most).values.sum() + noise * weights.sum()).item()
-    return torch.tensor(order, device=device), weights.new_tensor(gains), everything, ahead, behind
+    remaining_gain = (bounds.topk(count).values.sum() + noise * weights.sum()).item()
+    picks = torch.tensor(order, device=device)
+    return _Solution(picks, weights.new_tensor(gains), full_objective, remaining_gain, tie_loss)

@@ -1,44 +1,41 @@
-"""The loops that numba compiles: facility location, greedy DPP and max-min on the CPU, one thread, exact.
+"""Loops compiled by numba: greedy facility location, DPP and max-min on the CPU, in one thread.
 
-Elementwise passes run over contiguous rows, so that they vectorise; sums go in the order of the index, so that a value
-computed twice is the same to the last bit. `noise` and `tie` are those of `eadp.core.ties`.
+Elementwise passes run over contiguous rows, so that they vectorize. Sums run in the order of the index, so that a value
+that is computed twice is the same to the last bit. `tie` is `eadp.core.ties.TIE_MARGIN`; `noise` is `ROUNDING_NOISE` at
+the scale of the data.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Matrix = NDArray[np.floating]
-Vector = NDArray[np.float64]
-
-UNIT = 2.0**-53
-"""Half the distance from 1 to the next float64: the relative error of one rounding."""
+UNIT_ROUNDOFF = 2.0**-53
+"""Relative error of one float64 rounding."""
 
 LOWEST = -np.finfo(np.float64).max
-"""Below every number, above −∞, which marks what is gone."""
+"""The lowest finite number. Only −∞, which marks picked tokens, is lower."""
 
 TILE = 8
-"""Side of the tiles that are turned at once: rows that lie a power of two apart share few lines of the cache."""
+"""Side of the tiles that are transposed at once. Small, as rows a power of two apart compete for few cache lines."""
 
 
 @njit(cache=True, nogil=True)
 def is_symmetric(matrix):  # type: ignore[no-untyped-def]
-    """Whether a square matrix equals its transpose, tile by tile."""
+    """Return whether a square matrix equals its transpose, comparing tile by tile."""
     n = len(matrix)
-    turned = np.empty((TILE, TILE), matrix.dtype)
+    transposed = np.empty((TILE, TILE), matrix.dtype)
     for top in range(0, n, TILE):
         height = min(TILE, n - top)
         for left in range(top, n, TILE):
             width = min(TILE, n - left)
             for j in range(width):
                 for i in range(height):
-                    turned[i, j] = matrix[left + j, top + i]
+                    transposed[i, j] = matrix[left + j, top + i]
             differs = False
             for i in range(height):
                 for j in range(width):
-                    differs |= turned[i, j] != matrix[top + i, left + j]
+                    differs |= transposed[i, j] != matrix[top + i, left + j]
             if differs:
                 return False
     return True
@@ -46,7 +43,7 @@ def is_symmetric(matrix):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
 def _maximum(values):  # type: ignore[no-untyped-def]
-    """The largest value of a vector without NaN (which is what lets the loop vectorise)."""
+    """Return the largest value of a vector without NaN; the loop vectorizes because NaN is ruled out."""
     top = values[0]
     for value in values:
         top = max(top, value)
@@ -55,6 +52,7 @@ def _maximum(values):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _first_at_least(values, floor):  # type: ignore[no-untyped-def]
+    """Return the lowest index whose value is at least `floor`, or −1."""
     for u in range(len(values)):
         if values[u] >= floor:
             return u
@@ -70,8 +68,8 @@ def _count_at_least(values, floor):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _dense_gains(columns, weights, covered, gone, gains):  # type: ignore[no-untyped-def]
-    """gain(u) = Σ_j w_j · max(0, S_uj − C_j) for all u, from scratch; −∞ for those that are gone."""
+def _dense_gains(columns, weights, covered, picked, gains):  # type: ignore[no-untyped-def]
+    """Compute gain(u) = Σ_j w_j · max(0, S_uj − C_j) (Eq. 14) for all u into `gains`; −∞ for picked tokens."""
     gains[:] = 0.0
     for j in range(len(weights)):
         w, c = weights[j], covered[j]
@@ -80,13 +78,13 @@ def _dense_gains(columns, weights, covered, gone, gains):  # type: ignore[no-unt
             for u in range(len(gains)):
                 rise = column[u] - c
                 gains[u] += w * (rise if rise > 0.0 else 0.0)
-    for u in gone:
+    for u in picked:
         gains[u] = -np.inf
 
 
 @njit(cache=True, nogil=True)
 def _first_gains(columns, weights, gains):  # type: ignore[no-untyped-def]
-    """The same where nothing is covered yet: gain(u) = Σ_j w_j · S_uj."""
+    """Compute the gains before the first pick into `gains`: gain(u) = Σ_j w_j · S_uj."""
     gains[:] = 0.0
     for j in range(len(weights)):
         w, column = weights[j], columns[j]
@@ -95,8 +93,8 @@ def _first_gains(columns, weights, gains):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _one_gain(row, weights, covered):  # type: ignore[no-untyped-def]
-    """gain(u) for the one candidate whose row this is: the same sum in the same order as `_dense_gains`."""
+def _gain_of_row(row, weights, covered):  # type: ignore[no-untyped-def]
+    """Compute the gain of one candidate from its row of S: the same sum in the same order as in `_dense_gains`."""
     total = 0.0
     for j in range(len(weights)):
         rise = row[j] - covered[j]
@@ -106,8 +104,8 @@ def _one_gain(row, weights, covered):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
-def _raised(row, weights, covered, noise):  # type: ignore[no-untyped-def]
-    """The weight of the columns that this row would raise by more than rounding."""
+def _raised_weight(row, weights, covered, noise):  # type: ignore[no-untyped-def]
+    """Sum the weights of the columns whose coverage this row would raise by more than rounding."""
     total = 0.0
     for j in range(len(row)):
         total += weights[j] if row[j] - covered[j] > noise else 0.0
@@ -115,34 +113,37 @@ def _raised(row, weights, covered, noise):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _first_tied(gains, best, row, noise, raised, tie):  # type: ignore[no-untyped-def]
-    """The lowest index that ties with the best candidate, whose row this is."""
-    top, alike = gains[best], row[best] - noise
-    close, rounding = top - tie * top, top - noise * raised
-    floor = min(close, rounding)
+def _first_tied(gains, best, row, noise, raised_weight, tie):  # type: ignore[no-untyped-def]
+    """Return the lowest index that ties with the best candidate; `row` is the best candidate's row of S."""
+    best_gain, copy_floor = gains[best], row[best] - noise
+    tie_floor, rounding_floor = best_gain - tie * best_gain, best_gain - noise * raised_weight
+    floor = min(tie_floor, rounding_floor)
     for u in range(best):
-        if gains[u] >= floor and (gains[u] >= close or row[u] >= alike):
+        if gains[u] >= floor and (gains[u] >= tie_floor or row[u] >= copy_floor):
             return u
     return best
 
 
 @njit(cache=True, nogil=True)
-def _fill(order, done, n):  # type: ignore[no-untyped-def]
-    """Nothing is left to gain: the lowest of the n indices that are left take the places from `done` on. How many."""
-    left = np.ones(n, np.bool_)
+def _append_lowest_indices(order, done, n):  # type: ignore[no-untyped-def]
+    """Fill `order` from position `done` on with the lowest indices not yet picked; return the new length."""
+    is_left = np.ones(n, np.bool_)
     for pick in order[:done]:
-        left[pick] = False
+        is_left[pick] = False
     for u in range(n):
-        if left[u] and done < len(order):
+        if is_left[u] and done < len(order):
             order[done] = u
             done += 1
     return done
 
 
 @njit(cache=True, nogil=True)
-def _cover(row, weights, covered, changed, before):  # type: ignore[no-untyped-def]
-    """C ← max(C, row): which columns rose, from what, how many, and the gain. Late in a run few do: most chunks are
-    passed over by one vectorised comparison."""
+def _raise_coverage(row, weights, covered, changed, before):  # type: ignore[no-untyped-def]
+    """Update the coverage, C ← max(C, row); return how many columns rose, and the gain.
+
+    The columns that rose and their former coverage are written to `changed` and `before`. Late in a run few columns
+    rise, and one vectorized comparison skips most chunks.
+    """
     n, chunk, count, gain = len(row), 32, 0, 0.0
     for start in range(0, n, chunk):
         end = min(start + chunk, n)
@@ -162,56 +163,67 @@ def _cover(row, weights, covered, changed, before):  # type: ignore[no-untyped-d
 
 @njit(cache=True, nogil=True)
 def facility_greedy(rows, columns, weights, limit, goal, noise, tie):  # type: ignore[no-untyped-def]
-    """Greedy facility location with gains that are kept up to date. rows: S; columns: Sᵀ, the same array if symmetric.
+    """Maximize the facility location objective greedily, updating the gains instead of recomputing them.
 
-    When the coverage of column j rises from o to n, candidate u loses w_j · max(0, min(S_uj, n) − o): one pass over
-    column j, and after the first picks few columns rise at each step. Every update may round, so a gain is known to
-    within a slack; candidates that close to the best are summed anew before one of them is picked.
+    When the coverage of column j rises from o to n, the gain of candidate u falls by w_j · max(0, min(S_uj, n) − o).
+    That is one pass over column j, and after the first picks few columns rise at each step. Every update may round, so
+    the gains are known only to within an error bound. Candidates that are this close to the best are summed again
+    before one of them is picked.
 
-    Stops after `limit` picks, or once F reaches a finite `goal` or nothing is left to gain. Returns the order, the
-    gains, the sum of the K largest left, and how much less the picks gained than the best because of ties.
+    Args:
+        rows: S, N×N.
+        columns: Sᵀ; the same array if S is symmetric.
+        weights: N.
+        limit: Maximum number of picks.
+        goal: Stop once F reaches this value or nothing is left to gain. If it is infinite, make exactly `limit` picks.
+        noise: How much rounding can change a similarity.
+        tie: Share of the best gain within which gains tie.
+
+    Returns:
+        The K picks in order, their gains, the sum of the K largest remaining gains, and how much more the picks would
+        have gained without the tie rules.
     """
     n = len(rows)
     order, picked_gains = np.empty(limit, np.int64), np.zeros(limit)
     changed, before = np.empty(n, np.int64), np.empty(n)
     covered, gains = np.zeros(n), np.empty(n)
-    # A column that weighs nothing counts as covered, and never costs a pass.
+    # A column without weight counts as covered, so that it never costs a pass.
     for j in range(n):
         if weights[j] == 0.0:
             covered[j] = np.inf
-    loudest = noise * weights.sum()
+    max_rounding = noise * weights.sum()
     _first_gains(columns, weights, gains)
-    reached, behind, scale, updates, done = 0.0, 0.0, _maximum(gains), 0, 0
+    reached, tie_loss, scale, updates, done = 0.0, 0.0, _maximum(gains), 0, 0
     while done < limit and reached < goal:
-        top = _maximum(gains)
-        floor = top - 4.0 * (updates + n) * UNIT * scale
-        close = _count_at_least(gains, floor) if updates > 0 else 0
-        if close > n // 4:
+        best_gain = _maximum(gains)
+        floor = best_gain - 4.0 * (updates + n) * UNIT_ROUNDOFF * scale
+        close_count = _count_at_least(gains, floor) if updates > 0 else 0
+        if close_count > n // 4:
             _dense_gains(columns, weights, covered, order[:done], gains)
-            top = scale = _maximum(gains)
+            best_gain = scale = _maximum(gains)
             updates = 0
-        elif close > 1:
+        elif close_count > 1:
             for u in range(n):
                 if gains[u] >= floor:
-                    gains[u] = _one_gain(rows[u], weights, covered)
-            top = _maximum(gains)
-        if top == -np.inf:
+                    gains[u] = _gain_of_row(rows[u], weights, covered)
+            best_gain = _maximum(gains)
+        if best_gain == -np.inf:
             break
-        pick = _first_at_least(gains, top - max(tie * top, loudest))
-        if gains[pick] < top or top <= loudest:  # rounding may matter: look closely
-            pick = _first_at_least(gains, top)
-            raised = _raised(rows[pick], weights, covered, noise)
-            if raised == 0.0:
+        pick = _first_at_least(gains, best_gain - max(tie * best_gain, max_rounding))
+        if gains[pick] < best_gain or best_gain <= max_rounding:  # rounding may decide: apply the tie rules
+            pick = _first_at_least(gains, best_gain)
+            raised_weight = _raised_weight(rows[pick], weights, covered, noise)
+            if raised_weight == 0.0:
                 gains[pick] = -np.inf
                 continue
-            pick = _first_tied(gains, pick, rows[pick], noise, raised, tie)
+            pick = _first_tied(gains, pick, rows[pick], noise, raised_weight, tie)
 
-        count, gain = _cover(rows[pick], weights, covered, changed, before)
+        count, gain = _raise_coverage(rows[pick], weights, covered, changed, before)
         order[done], picked_gains[done] = pick, gain
         reached += gain
-        behind += max(0.0, top - gain)
+        tie_loss += max(0.0, best_gain - gain)
         done += 1
-        if 4 * count > 3 * n:  # computing a column anew is cheaper than correcting it
+        if 4 * count > 3 * n:  # recomputing is cheaper than updating
             _dense_gains(columns, weights, covered, order[:done], gains)
             scale, updates = _maximum(gains), 0
         else:
@@ -225,13 +237,13 @@ def facility_greedy(rows, columns, weights, limit, goal, noise, tie):  # type: i
                     gains[u] -= w * (rise if rise > 0.0 else 0.0)
             updates += count
     if goal == np.inf:
-        done = _fill(order, done, n)
-    return order[:done], picked_gains[:done], _largest(gains, done), behind
+        done = _append_lowest_indices(order, done, n)
+    return order[:done], picked_gains[:done], _sum_of_largest(gains, done), tie_loss
 
 
 @njit(cache=True, nogil=True)
-def _largest(values, k):  # type: ignore[no-untyped-def]
-    """The sum of the k largest values, those below 0 counting as 0."""
+def _sum_of_largest(values, k):  # type: ignore[no-untyped-def]
+    """Sum the k largest values, counting negative ones as 0."""
     smaller = len(values) - k
     largest = np.partition(values, smaller)[smaller:] if smaller > 0 else values
     total = 0.0
@@ -242,73 +254,88 @@ def _largest(values, k):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def dpp_greedy(kernel, limit, noise, tie):  # type: ignore[no-untyped-def]
-    """Greedy MAP of a DPP: pick the largest marginal variance, then take its share out of all the others.
+    """Pick tokens by greedy MAP inference of a DPP: each pick has the largest unexplained variance.
 
-    `factor` holds the rows of a partial Cholesky factor: e_j = (L_pj − Σ_s factor_sp · factor_sj) / d_p, d²_j −= e²_j.
-    Each step adds to the rounding of the variances that are left: `noise` of a token's own variance, step by step.
+    `factor` holds the rows of a partial Cholesky factor. Picking p adds the row
+
+        e_j = (L_pj − Σ_s factor_sp · factor_sj) / d_p
+
+    and lowers the unexplained variances: d²_j ← d²_j − e²_j. Each step adds a rounding error of up to `noise` times the
+    token's own variance.
+
+    Returns:
+        The picks in order, and their unexplained variances.
     """
     n = len(kernel)
-    own, left = np.empty(n), np.empty(n)
+    variance, unexplained = np.empty(n), np.empty(n)
     for j in range(n):
-        own[j] = left[j] = kernel[j, j]
+        variance[j] = unexplained[j] = kernel[j, j]
     factor = np.empty((limit, n))
-    order, variances = np.empty(limit, np.int64), np.zeros(limit)
-    alike = (1.0 - 2.0 * noise) ** 2
+    order, gains = np.empty(limit, np.int64), np.zeros(limit)
+    copy_floor = (1.0 - 2.0 * noise) ** 2
     done = 0
     while done < limit:
         rounding = noise * (done + 1)
-        top, pick = 0.0, -1
+        best_gain, pick = 0.0, -1
         for j in range(n):
-            if left[j] > top and left[j] > rounding * own[j]:
-                top, pick = left[j], j
+            if unexplained[j] > best_gain and unexplained[j] > rounding * variance[j]:
+                best_gain, pick = unexplained[j], j
         if pick < 0:
             break
-        close, floor = top - tie * top, top - max(tie * top, rounding * own[pick])
+        tie_floor = best_gain - tie * best_gain
+        floor = best_gain - max(tie * best_gain, rounding * variance[pick])
         for u in range(pick):
-            if left[u] >= floor and left[u] > rounding * own[u]:
+            if unexplained[u] >= floor and unexplained[u] > rounding * variance[u]:
                 both = np.float64(kernel[pick, u])
-                if left[u] >= close or both * both >= alike * own[pick] * own[u]:
+                if unexplained[u] >= tie_floor or both * both >= copy_floor * variance[pick] * variance[u]:
                     pick = u
                     break
-        variance, row = left[pick], factor[done]
-        order[done], variances[done] = pick, variance
+        gain, row = unexplained[pick], factor[done]
+        order[done], gains[done] = pick, gain
         for j in range(n):
             row[j] = kernel[pick, j]
         for s in range(done):
             share, earlier = factor[s, pick], factor[s]
             for j in range(n):
                 row[j] -= share * earlier[j]
-        scale = 1.0 / np.sqrt(variance)
+        scale = 1.0 / np.sqrt(gain)
         for j in range(n):
             row[j] *= scale
-            left[j] -= row[j] * row[j]
-        left[pick] = -np.inf
+            unexplained[j] -= row[j] * row[j]
+        unexplained[pick] = -np.inf
         done += 1
-    _fill(order, done, n)
-    return order, variances
+    _append_lowest_indices(order, done, n)
+    return order, gains
 
 
 @njit(cache=True, nogil=True)
 def _farthest(nearest, distance, noise, tie):  # type: ignore[no-untyped-def]
-    """The lowest index that ties with the largest of these distances; of those that are left if none is above noise."""
-    top = _maximum(nearest)
-    if top <= noise:
+    """Return the lowest index that ties with the largest value of `nearest`.
+
+    If no value exceeds the noise, return the lowest index that was not picked yet.
+    """
+    largest = _maximum(nearest)
+    if largest <= noise:
         return _first_at_least(nearest, LOWEST)
-    close, floor = top - tie * top, top - max(tie * top, noise)
+    tie_floor, floor = largest - tie * largest, largest - max(tie * largest, noise)
     first = _first_at_least(nearest, floor)
-    if nearest[first] >= close:
+    if nearest[first] >= tie_floor:
         return first
-    best = _first_at_least(nearest, top)
+    best = _first_at_least(nearest, largest)
     for u in range(first, best):
-        if nearest[u] >= floor and (nearest[u] >= close or distance[best, u] <= noise):
+        if nearest[u] >= floor and (nearest[u] >= tie_floor or distance[best, u] <= noise):
             return u
     return best
 
 
 @njit(cache=True, nogil=True)
 def max_min_greedy(distance, limit, noise, tie):  # type: ignore[no-untyped-def]
-    """Farthest-first: start from the token whose nearest neighbour is farthest, then always the farthest from its
-    nearest kept token. A distance that rounding could make is 0."""
+    """Pick tokens by farthest-first traversal; distances that could be the result of rounding count as 0.
+
+    Returns:
+        The picks in order, and the distance of each to its nearest earlier pick. For the first pick, it is the distance
+        to its nearest neighbour.
+    """
     n = len(distance)
     nearest = np.full(n, np.inf)
     for i in range(n):

@@ -1,4 +1,4 @@
-"""Kept tokens that absorb others, as weights: new row k = Σ_j merge[k, j] · token j."""
+"""Merge weights: each output row is a weighted sum of tokens, new row k = Σ_j merge[k, j] · token j."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one block of n tokens keeps, counted from the block's start.
+class BlockMerge:
+    """What one block of n tokens keeps. Indices count from the start of the block.
 
-    indices: k slots, sorted.
-    merge:   k×n, or k×(n + 1) where the block has a CLS token beside its grid; None where tokens stay as they were.
-    rows:    k, which token each row of `merge` stands for, −1 for none; None: `indices`.
+    Attributes:
+        indices: k, the positions that the block's rows fill, sorted.
+        merge: k×n merge weights, or k×(n + 1) if the block's CLS token takes part. None if tokens are kept unchanged.
+        rows: k, the token that each row of `merge` stands for, −1 for none. None if row k stands for token indices[k].
     """
 
     indices: Tensor
@@ -23,17 +24,29 @@ class Part:
     rows: Tensor | None = None
 
 
-def joined(parts: Sequence[Part], sizes: Sequence[int], extra: bool = False) -> tuple[Tensor, Tensor | None]:
-    """The parts of all blocks as one: K indices, and K×N weights (K×(N + E) with extra, one token a block)."""
+def join_blocks(
+    parts: Sequence[BlockMerge], sizes: Sequence[int], cls_per_block: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Join the indices and merge weights of all blocks.
+
+    Args:
+        parts: What each of the B blocks keeps.
+        sizes: B, the number of tokens of each block, N in total.
+        cls_per_block: Whether the weights have B more columns at the end, one per block, for its CLS token.
+
+    Returns:
+        The K indices, and the merge weights: K×N, or K×(N + B) with `cls_per_block`. The weights are None if no block
+        merges.
+    """
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     indices = torch.cat([part.indices + start for part, start in zip(parts, starts, strict=True)])
     if all(part.merge is None for part in parts):
         return indices, None
     total, row = sum(sizes), 0
-    merge = torch.zeros(len(indices), total + extra * len(sizes), device=indices.device)
+    merge = torch.zeros(len(indices), total + cls_per_block * len(sizes), device=indices.device)
     for number, (part, start, size) in enumerate(zip(parts, starts, sizes, strict=True)):
         rows = slice(row, row + len(part.indices))
-        weights = unchanged(part.indices, size) if part.merge is None else part.merge
+        weights = identity_weights(part.indices, size) if part.merge is None else part.merge
         merge[rows, start : start + size] = weights[:, :size]
         if weights.shape[1] > size:
             merge[rows, total + number] = weights[:, size]
@@ -41,41 +54,71 @@ def joined(parts: Sequence[Part], sizes: Sequence[int], extra: bool = False) -> 
     return indices, merge
 
 
-def stacked_rows(parts: Sequence[Part], sizes: Sequence[int]) -> Tensor:
-    """K, which token each row of the joined parts stands for; −1 for none."""
+def join_rows(parts: Sequence[BlockMerge], sizes: Sequence[int]) -> Tensor:
+    """Return which token each of the K rows stands for after `join_blocks`; −1 for none."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     rows = [part.indices if part.rows is None else part.rows for part in parts]
     return torch.cat([torch.where(each < 0, -1, each + start) for each, start in zip(rows, starts, strict=True)])
 
 
-def unchanged(indices: Tensor, total: int) -> Tensor:
-    """K×total, each kept token as it was."""
+def identity_weights(indices: Tensor, total: int) -> Tensor:
+    """Return K×total merge weights that keep each of the K tokens unchanged."""
     merge = torch.zeros(len(indices), total, device=indices.device)
     merge[torch.arange(len(indices), device=indices.device), indices] = 1
     return merge
 
 
 def group_means(owner: Tensor, groups: int) -> Tensor:
-    """groups×N, the mean of each group's tokens; zeros for a group without any. owner: N, −1 for tokens in none."""
+    """Return merge weights that average the tokens of each group.
+
+    Args:
+        owner: N, the group of each token; −1 for tokens in no group.
+        groups: Number of groups.
+
+    Returns:
+        groups×N; zeros for a group without tokens.
+    """
     members = (owner == torch.arange(groups, device=owner.device)[:, None]).float()
     return members / members.sum(1, keepdim=True).clamp(min=1)
 
 
-def room_after(kept: Tensor, total: int) -> Tensor:
-    """Slots for the kept tokens and one more row behind them, sorted: theirs, and the last free one."""
-    return _with(kept, total, last=True)
+def add_position_after(kept: Tensor, total: int) -> Tensor:
+    """Add the last free position to the kept ones, for a row that follows them where possible.
+
+    Args:
+        kept: K different positions below `total`.
+        total: Number of positions.
+
+    Returns:
+        K + 1 positions, sorted.
+
+    Raises:
+        ValueError: If no position is free.
+    """
+    return _add_position(kept, total, last=True)
 
 
-def room_before(kept: Tensor, total: int) -> Tensor:
-    """Slots for one more row and the kept tokens behind it, sorted: theirs, and the first free one."""
-    return _with(kept, total, last=False)
+def add_position_before(kept: Tensor, total: int) -> Tensor:
+    """Add the first free position to the kept ones, for a row that precedes them where possible.
+
+    Args:
+        kept: K different positions below `total`.
+        total: Number of positions.
+
+    Returns:
+        K + 1 positions, sorted.
+
+    Raises:
+        ValueError: If no position is free.
+    """
+    return _add_position(kept, total, last=False)
 
 
-def _with(kept: Tensor, total: int, last: bool) -> Tensor:
-    taken = torch.zeros(total, dtype=torch.bool, device=kept.device)
-    taken[kept] = True
-    free = (~taken).nonzero().flatten()
+def _add_position(kept: Tensor, total: int, last: bool) -> Tensor:
+    is_taken = torch.zeros(total, dtype=torch.bool, device=kept.device)
+    is_taken[kept] = True
+    free = (~is_taken).nonzero().flatten()
     if not len(free):
-        raise ValueError(f"all {total} slots are taken: there is no room for one more token")
-    taken[free[-1 if last else 0]] = True
-    return taken.nonzero().flatten()
+        raise ValueError(f"all {total} positions are taken: there is no room for one more token; keep fewer")
+    is_taken[free[-1 if last else 0]] = True
+    return is_taken.nonzero().flatten()

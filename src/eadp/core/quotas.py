@@ -1,4 +1,4 @@
-"""One budget for an image, split over its blocks (crops, frames, images)."""
+"""Dynamic quota allocation (supplement): split one token budget over the blocks (crops, frames) of an image."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from eadp.core import checks
 from eadp.core.types import Box, Grid, Layout
 
-RULES = ("importance", "global_guided", "uniform")
+ALLOCATION_RULES = ("importance", "global_guided", "uniform")
 ROUNDINGS = ("exact", "paper", "released")
 
-HELD = 1e-6
-"""What the release adds to the sum that shares are of."""
+RELEASE_EPSILON = 1e-6
+"""Added by EADP's release to the sum of weights that it divides by."""
 
 WHOLE_IMAGE_SHARE = 0.2
-"""What `global_guided` reserves for block 0, the whole image."""
+"""Share of the budget that `global_guided` reserves for block 0, the whole image."""
 
 
 def allocate(
@@ -29,21 +29,38 @@ def allocate(
     rounding: str = "exact",
     layout: Layout | None = None,
 ) -> list[int]:
-    """Q_p for each block p from the maps ŝ_p (N_p values each, or rows×columns).
+    """Compute the quota Q_p of each block p from its polarized scores ŝ_p. No quota exceeds the block's size.
 
-    importance:    in proportion to w_p = Σ_i ŝ_{p,i}.
-    global_guided: block 0 is the whole image and gets 0.2·K; the part of its map (rows×columns) under each local crop
-                   says how 0.8·K is split. `layout` says where the crops lie; four crops are 2×2 unless it does.
-    uniform:       alike.
+    The rule determines the share of each block:
 
-    No block gets more than it has. What shares leave to be rounded:
-    exact:    exactly the budget, at least 1 for each block where the budget allows it: floors first, then the rest by
-              largest remainder.
-    paper:    max(1, ⌊share·K⌋), whatever that adds up to; ⌊0.2·K⌋ for the whole image under `global_guided`.
-    released: the same, with shares of Σ + 1e-6; under `global_guided` quadrants end at whole cells, local crops share
-              what ⌊0.2·K⌋ leaves, and may get 0.
+    - `importance`: Importance-based allocation. Proportional to w_p = Σ_i ŝ_{p,i}.
+    - `global_guided`: Global-guided allocation. Block 0 is the whole image and gets 0.2·K. The other 0.8·K is split
+      over the local crops, proportional to the sum of block 0's map within each crop's area.
+    - `uniform`: The same share for each block.
+
+    The rounding turns shares into whole numbers (uniform shares are always rounded by `exact`):
+
+    - `exact`: Quotas add up to the budget, with at least 1 token per block if the budget allows it. Shares are rounded
+      down, then the blocks with the largest remainders get one token more.
+    - `paper`: max(1, ⌊share·K⌋), whatever that adds up to; ⌊0.2·K⌋ for the whole image under `global_guided`.
+    - `released`: As in `paper`, but shares are divided by Σw + 1e-6. Under `global_guided`, crop areas are rounded down
+      to whole cells, the local crops share K − ⌊0.2·K⌋, and a local crop may get 0.
+
+    Args:
+        weights_per_block: ŝ_p of each block: N_p values, or rows×columns (required for block 0 under `global_guided`).
+        budget: K.
+        rule: One of `ALLOCATION_RULES`.
+        rounding: One of `ROUNDINGS`.
+        layout: Position of the local crops on the whole image, for `global_guided`. Optional if there are four: 2×2.
+
+    Returns:
+        Q_p of each block.
+
+    Raises:
+        ValueError: If an argument is out of range, or `global_guided` lacks the layout or the map of block 0.
+        TypeError: If `budget` is not an int.
     """
-    checks.known("allocation rule", rule, RULES)
+    checks.known("allocation rule", rule, ALLOCATION_RULES)
     checks.known("rounding", rounding, ROUNDINGS)
     sizes = [block.numel() for block in weights_per_block]
     if not sizes or 0 in sizes:
@@ -52,85 +69,50 @@ def allocate(
     for p, block in enumerate(weights_per_block):
         checks.finite(f"weights_per_block[{p}]", block)
         if block.min() < 0:
-            raise ValueError(f"weights_per_block[{p}] must be 0 or more, but holds {block.min().item():.6g}")
+            raise ValueError(f"weights_per_block[{p}] must be 0 or more, but contains {block.min().item():.6g}")
 
     guided = rule == "global_guided" and len(sizes) > 1
     released = rounding == "released"
     if len(sizes) == 1 or rule == "uniform":
-        wanted = _proportional([1.0] * len(sizes), budget)
+        shares = _proportional([1.0] * len(sizes), budget)
     elif not guided:
-        wanted = _proportional([block.double().sum().item() for block in weights_per_block], budget, released)
+        shares = _proportional([block.double().sum().item() for block in weights_per_block], budget, released)
     else:
-        under = _sums_under(weights_per_block[0], crop_boxes(layout, len(sizes) - 1), whole_cells=released)
+        boxes = crop_boxes(layout, len(sizes) - 1)
+        crop_weights = _sums_in_boxes(weights_per_block[0], boxes, whole_cells=released)
         whole = WHOLE_IMAGE_SHARE * budget
         whole = float(_floor(whole)) if released else whole
-        wanted = [whole, *_proportional(under, budget - whole, released)]
+        shares = [whole, *_proportional(crop_weights, budget - whole, released)]
 
     if rounding == "exact" or rule == "uniform":
-        return _exactly(budget, wanted, sizes)
+        return _round_to_budget(budget, shares, sizes)
     least = [0 if guided and (released or p == 0) else 1 for p in range(len(sizes))]
-    return [min(size, max(low, _floor(share))) for share, size, low in zip(wanted, sizes, least, strict=True)]
+    return [min(size, max(low, _floor(share))) for share, size, low in zip(shares, sizes, least, strict=True)]
 
 
-def alike(grids: Sequence[Grid], budget: int) -> list[int]:
-    """The budget split alike over blocks of these sizes, exactly."""
+def split_evenly(grids: Sequence[Grid], budget: int) -> list[int]:
+    """Split a budget evenly over blocks of these grids; the quotas add up to the budget."""
     return allocate([torch.ones(grid) for grid in grids], budget, "uniform")
 
 
-def _floor(share: float) -> int:
-    """⌊share⌋, where a share that is whole but for rounding is whole."""
-    return math.floor(share + 1e-9)
-
-
-def _proportional(weights: Sequence[float], budget: float, released: bool = False) -> list[float]:
-    """The budget in proportion to the weights; alike where all are 0."""
-    total = sum(weights)
-    if released:
-        return [budget * (w / (total + HELD)) for w in weights]
-    return [budget * w / total for w in weights] if total > 0 else [budget / len(weights)] * len(weights)
-
-
-def _exactly(budget: int, wanted: Sequence[float], sizes: Sequence[int]) -> list[int]:
-    """Whole quotas that add up to the budget, as near to `wanted` as caps and the least of 1 let them be."""
-    blocks = range(len(sizes))
-    if budget < len(sizes):
-        chosen = sorted(blocks, key=lambda p: (-wanted[p], p))[:budget]
-        return [int(p in chosen) for p in blocks]
-    shares = _filled(budget, wanted, sizes)
-    quotas = [_floor(share) for share in shares]
-    largest_remainder = sorted((p for p in blocks if quotas[p] < sizes[p]), key=lambda p: (quotas[p] - shares[p], p))
-    for p in largest_remainder[: budget - sum(quotas)]:
-        quotas[p] += 1
-    return quotas
-
-
-def _filled(budget: int, wanted: Sequence[float], sizes: Sequence[int]) -> list[float]:
-    """Shares λ·wanted_p, each held within [1, size_p], that add up to the budget: what a full block cannot take goes to
-    the others in proportion. λ is 1 where nothing is held back, else found by bisection."""
-    if all(1 <= share <= size for share, size in zip(wanted, sizes, strict=True)):
-        return list(wanted)
-    total = sum(wanted)
-    # A block that wants nothing still has a claim, smaller than any other, on what the full ones leave.
-    claims = [max(w, 1e-12 * total) for w in wanted]
-
-    def held(level: float) -> list[float]:
-        return [min(float(size), max(1.0, level * claim)) for claim, size in zip(claims, sizes, strict=True)]
-
-    low, high = 0.0, max(size / claim for claim, size in zip(claims, sizes, strict=True))
-    for _ in range(200):
-        middle = (low + high) / 2
-        if sum(held(middle)) < budget:
-            low = middle
-        else:
-            high = middle
-    return held(high)
-
-
 def crop_boxes(layout: Layout | None, crops: int) -> Sequence[Box]:
-    """One box a local crop."""
+    """Return one box per local crop.
+
+    Args:
+        layout: (rows, columns) of a regular grid of crops, or the boxes themselves. None for 2×2.
+        crops: Number of local crops.
+
+    Returns:
+        The boxes, (top, left, bottom, right) in [0, 1].
+
+    Raises:
+        ValueError: If the layout does not match the number of crops, or a box does not lie within the image.
+    """
     if layout is None:
         if crops != 4:
-            raise ValueError(f"global_guided needs layout= for {crops} local crops: (rows, columns), or a box for each")
+            raise ValueError(
+                f"global_guided needs layout= for {crops} local crops: (rows, columns), or one box per crop"
+            )
         layout = (2, 2)
     if all(isinstance(side, int) for side in layout):
         rows, columns = cast(Grid, layout)
@@ -149,9 +131,64 @@ def crop_boxes(layout: Layout | None, crops: int) -> Sequence[Box]:
     return boxes
 
 
-def _sums_under(guide: Tensor, boxes: Sequence[Box], whole_cells: bool = False) -> list[float]:
-    """What the whole image's map adds up to under each box. A cell that a box cuts counts by its share, or, with
-    whole_cells, belongs to the box that begins in it."""
+def _floor(share: float) -> int:
+    """⌊share⌋, with a tolerance for shares that rounding put just below a whole number."""
+    return math.floor(share + 1e-9)
+
+
+def _proportional(weights: Sequence[float], budget: float, released: bool = False) -> list[float]:
+    """Split the budget in proportion to the weights, or evenly if all are 0."""
+    total = sum(weights)
+    if released:
+        return [budget * (w / (total + RELEASE_EPSILON)) for w in weights]
+    return [budget * w / total for w in weights] if total > 0 else [budget / len(weights)] * len(weights)
+
+
+def _round_to_budget(budget: int, shares: Sequence[float], sizes: Sequence[int]) -> list[int]:
+    """Round shares to quotas between 1 and each block's size that add up to the budget."""
+    blocks = range(len(sizes))
+    if budget < len(sizes):
+        chosen = sorted(blocks, key=lambda p: (-shares[p], p))[:budget]
+        return [int(p in chosen) for p in blocks]
+    shares = _scale_within_sizes(budget, shares, sizes)
+    quotas = [_floor(share) for share in shares]
+    largest_remainder = sorted((p for p in blocks if quotas[p] < sizes[p]), key=lambda p: (quotas[p] - shares[p], p))
+    for p in largest_remainder[: budget - sum(quotas)]:
+        quotas[p] += 1
+    return quotas
+
+
+def _scale_within_sizes(budget: int, shares: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    """Scale shares by a common factor and clip each to [1, size_p], such that they add up to the budget.
+
+    What a full block cannot take thus goes to the others in proportion. The factor is 1 if nothing needs clipping;
+    otherwise it is found by bisection.
+    """
+    if all(1 <= share <= size for share, size in zip(shares, sizes, strict=True)):
+        return list(shares)
+    total = sum(shares)
+    # A block with a share of 0 must still be able to take what full blocks leave, after all others.
+    shares = [max(share, 1e-12 * total) for share in shares]
+
+    def clipped(factor: float) -> list[float]:
+        return [min(float(size), max(1.0, factor * share)) for share, size in zip(shares, sizes, strict=True)]
+
+    low, high = 0.0, max(size / share for share, size in zip(shares, sizes, strict=True))
+    for _ in range(200):
+        middle = (low + high) / 2
+        if sum(clipped(middle)) < budget:
+            low = middle
+        else:
+            high = middle
+    return clipped(high)
+
+
+def _sums_in_boxes(guide: Tensor, boxes: Sequence[Box], whole_cells: bool = False) -> list[float]:
+    """Sum the map of the whole image within each box.
+
+    A cell that a box cuts counts by the share of its area. With `whole_cells`, the edges of boxes are rounded down to
+    whole cells instead.
+    """
     if guide.ndim != 2:
         raise ValueError(
             "global_guided needs the whole image's map as rows×columns in weights_per_block[0], "
@@ -164,12 +201,12 @@ def _sums_under(guide: Tensor, boxes: Sequence[Box], whole_cells: bool = False) 
         if whole_cells:
             top, bottom = (_floor(edge * rows) / rows for edge in (top, bottom))
             left, right = (_floor(edge * columns) / columns for edge in (left, right))
-        down, along = _overlap(rows, top, bottom).to(guide), _overlap(columns, left, right).to(guide)
-        sums.append((down @ guide @ along).item())
+        row_shares, column_shares = _overlap(rows, top, bottom).to(guide), _overlap(columns, left, right).to(guide)
+        sums.append((row_shares @ guide @ column_shares).item())
     return sums
 
 
 def _overlap(cells: int, start: float, end: float) -> Tensor:
-    """How much of each of `cells` equal cells of [0, 1] lies in [start, end], as a share of the cell."""
+    """Divide [0, 1] into equal cells and return the share of each that lies in [start, end]."""
     edges = torch.arange(cells + 1, dtype=torch.float64)
     return (torch.clamp(edges[1:], max=end * cells) - torch.clamp(edges[:-1], min=start * cells)).clamp_min(0)

@@ -1,21 +1,21 @@
-"""Which scores are highest, and which stand out."""
+"""Rank scores and find outliers among them."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 
-def ranked(scores: Tensor) -> Tensor:
-    """The indices of N scores, highest first; the lowest index where scores are equal.
+def rank_descending(scores: Tensor) -> Tensor:
+    """Return the indices of N scores, highest score first; of equal scores, the lowest index comes first.
 
-    Equal means to the last bit. Scores have no common scale that rounding is relative to: attention falls over orders
-    of magnitude, a cosine near 0 is as uncertain as one near 1. So no tolerance would be right for all.
+    Only exactly equal scores tie. No tolerance would suit all scores: attention weights span orders of magnitude, while
+    a cosine near 0 has the same absolute rounding error as one near 1.
     """
     return scores.sort(descending=True, stable=True).indices
 
 
 def outliers(scores: Tensor) -> Tensor:
-    """N, true above Q3 + 1.5·(Q3 − Q1); quartiles by linear interpolation."""
+    """Return N booleans, true for scores above Q3 + 1.5·(Q3 − Q1), with linearly interpolated quartiles."""
     scores = scores.double()
     first, third = scores.quantile(0.25), scores.quantile(0.75)
     return scores > third + 1.5 * (third - first)

@@ -1,4 +1,9 @@
-"""Stage 1: how relevant each visual token is to the question, by the words that point somewhere."""
+"""Stage 1: dispersion-aware dense scoring and fusion (Eq. 2 to 10).
+
+Each visual token gets an instruction relevance score: a weighted sum of its similarity to the whole question (global
+guidance) and to the single words (dense guidance). Words whose similarity is dispersed over the whole image are noise
+and are filtered out.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +20,72 @@ from eadp.core.trace import part
 from eadp.core.types import Relevance
 
 EPSILON = 1e-8
-"""ε below the fraction of the min-max normalisation."""
+"""ε in the denominator of the min-max normalization (Eq. 10)."""
 
-FLAT = 1e-6
-"""A fused map that spans less than this is constant: what is left is rounding."""
+CONSTANT_RANGE = 1e-6
+"""A map whose values span no more than this counts as constant: the differences are rounding."""
 
-HELD = 1e-6
-"""What keeps an entropy of 0 from dividing by it."""
+RELEASE_EPSILON = 1e-6
+"""Added by EADP's release to denominators in the ablated aggregations."""
 
 WORD_COUNTS = ("quantile", "floor")
 NORMALISED_OVER = ("image", "block")
 
 
-# ── Dispersion: one value a word, larger is more dispersed ────────────────────────────────────────────────────────────
+# ── Dispersion: one value per word; larger is more dispersed ──────────────────────────────────────────────────────────
 
 
-def distribution(similarity: Tensor, tau: float) -> Tensor:
-    """p_ij = softmax_j(c_ij / τ). M×N → M×N."""
+def word_distribution(similarity: Tensor, tau: float) -> Tensor:
+    """Compute each word's distribution over the tokens: p_ij = softmax_j(c_ij / τ) (Eq. 4).
+
+    Args:
+        similarity: M×N, c.
+        tau: Temperature τ.
+
+    Returns:
+        M×N.
+    """
     return torch.softmax(similarity / tau, dim=1)
 
 
 def entropy(similarity: Tensor, tau: float) -> Tensor:
-    """h_i = −Σ_j p_ij log p_ij. M×N → M."""
-    return torch.special.entr(distribution(similarity, tau)).sum(dim=1)
+    """Compute the entropy of each word: h_i = −Σ_j p_ij log p_ij (Eq. 5).
+
+    Args:
+        similarity: M×N, c.
+        tau: Temperature τ of the distribution p.
+
+    Returns:
+        M.
+    """
+    return torch.special.entr(word_distribution(similarity, tau)).sum(dim=1)
 
 
 def central_mass(similarity: Tensor, tau: float, cells: float = 0.05) -> Tensor:
-    """1 − the probability mass in the largest few cells (`cells`, a share of N). M×N → M."""
+    """Compute the probability mass outside the most probable tokens (central mass ratio of the ablation).
+
+    Args:
+        similarity: M×N, c.
+        tau: Temperature τ of the distribution p.
+        cells: Share of the N tokens that count as the most probable ones.
+
+    Returns:
+        M.
+    """
     top = max(1, math.ceil(cells * similarity.shape[1]))
-    return 1 - distribution(similarity, tau).topk(top, dim=1).values.sum(dim=1)
+    return 1 - word_distribution(similarity, tau).topk(top, dim=1).values.sum(dim=1)
 
 
 def variance(similarity: Tensor, tau: float) -> Tensor:
-    """−Var_j(c_ij): an even map varies least. M×N → M. τ plays no part."""
+    """Compute −Var_j(c_ij): a dispersed map varies least (variance of the ablation).
+
+    Args:
+        similarity: M×N, c.
+        tau: Not used.
+
+    Returns:
+        M.
+    """
     return -similarity.var(dim=1, correction=0)
 
 
@@ -56,30 +94,44 @@ DISPERSIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "central_mass": central_mass,
     "variance": variance,
 }
+"""The dispersion measures by name."""
 
 
-def low_dispersion(dispersion: Tensor, q: float, count: str = "quantile") -> Tensor:
-    """M, true for the words that stay: those of lowest dispersion.
+def filter_words(dispersion: Tensor, q: float, word_count: str = "quantile") -> Tensor:
+    """Find the words of lowest dispersion: T' = {i : h_i ≤ Q_q(H)} (Eq. 6).
 
-    quantile: T' = {i : h_i ≤ Q_q(H)}, the ⌈q·M⌉ lowest and ties with the last of them (paper).
-    floor:    exactly max(1, ⌊q·M⌋), the first of equal ones (release).
+    Args:
+        dispersion: M.
+        q: Share of words to keep, in (0, 1].
+        word_count: `quantile` keeps the ⌈q·M⌉ lowest and all that tie with the last of them, as in the paper. `floor`
+            keeps exactly max(1, ⌊q·M⌋), the first of equal ones, as in the release.
+
+    Returns:
+        M, true for words that are kept.
     """
     words = len(dispersion)
-    if count == "floor":
+    if word_count == "floor":
         kept = torch.zeros_like(dispersion, dtype=torch.bool)
         kept[dispersion.sort(stable=True).indices[: max(1, math.floor(q * words))]] = True
         return kept
-    # ⌈q·M⌉ of the decimal that was written: 0.3 · 10 is 3, whatever binary makes of it.
+    # Rounding q·M first makes 0.3 · 10 equal to 3: in binary it is slightly more, and its ceiling would be 4.
     keep = max(1, math.ceil(round(q * words, 9)))
     return dispersion <= dispersion.kthvalue(keep).values
 
 
-# ── Aggregation: what each kept word weighs ───────────────────────────────────────────────────────────────────────────
+# ── Aggregation: the weight of each kept word ─────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How kept words become weights. gamma: γ; theta: θ of the gate; top_words: k of `topk`."""
+    """How the kept words are weighted.
+
+    Attributes:
+        name: One of `AGGREGATIONS`.
+        gamma: Temperature γ.
+        theta: θ of the gated aggregations.
+        top_words: k of `topk`.
+    """
 
     name: str = "neg_entropy"
     gamma: float = 0.01
@@ -93,52 +145,65 @@ class Aggregation:
         checks.positive("top_words", self.top_words)
 
     def weights(self, similarity: Tensor, dispersion: Tensor) -> Tensor:
-        """k, or k×N where each token weighs the words by itself, from the k kept words."""
+        """Compute the weights α of the kept words.
+
+        Args:
+            similarity: k×N, c of the k kept words.
+            dispersion: k.
+
+        Returns:
+            k, or k×N for aggregations that weight the words differently for each token.
+        """
         return AGGREGATIONS[self.name](similarity, dispersion, self)
 
 
-def neg_entropy(similarity: Tensor, dispersion: Tensor, how: Aggregation) -> Tensor:
-    """α_i = softmax_i(−h_i / γ). The method's own (style 4 of the paper's ablation)."""
-    return torch.softmax(-dispersion / how.gamma, dim=0)
+def neg_entropy(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+    """α_i = softmax_i(−h_i / γ) (Eq. 7): the paper's method, style 4 of its ablation."""
+    return torch.softmax(-dispersion / settings.gamma, dim=0)
 
 
-def inverse_entropy(similarity: Tensor, dispersion: Tensor, how: Aggregation) -> Tensor:
-    """α_ij = softmax_i(c_ij / (γ·(h_i + 1e-6))): each token weighs the words by itself (style 1). The paper's formula
-    can be read as c_ij·γ / h_i; this is what its release computes."""
-    return torch.softmax(similarity / _tempered(dispersion, how)[:, None], dim=0)
+def inverse_entropy(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+    """α_ij = softmax_i(c_ij / (γ·(h_i + 1e-6))): weighted inverse entropy, style 1 of the ablation.
+
+    Each token has its own weights. The paper's formula, c_ij/h_i * γ, can also be read as c_ij·γ / h_i; this is what
+    the release computes.
+    """
+    return torch.softmax(similarity / _entropy_temperature(dispersion, settings)[:, None], dim=0)
 
 
-def inverse_entropy_flat(similarity: Tensor, dispersion: Tensor, how: Aggregation) -> Tensor:
-    """α_i = softmax_i(1 / (γ·(h_i + 1e-6))): style 1 without the similarity."""
-    return torch.softmax(1 / _tempered(dispersion, how), dim=0)
+def inverse_entropy_flat(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+    """α_i = softmax_i(1 / (γ·(h_i + 1e-6))): style 1 of the ablation without the similarity."""
+    return torch.softmax(1 / _entropy_temperature(dispersion, settings), dim=0)
 
 
-def _tempered(dispersion: Tensor, how: Aggregation) -> Tensor:
+def _entropy_temperature(dispersion: Tensor, settings: Aggregation) -> Tensor:
     if not (dispersion >= 0).all():
         raise ValueError(
-            f"aggregation {how.name!r} divides by the dispersion, which must not be negative, but one word has "
+            f"aggregation {settings.name!r} divides by the dispersion, which must not be negative, but one word has "
             f"{dispersion.min().item():.3g}; use it with dispersion 'entropy' or 'central_mass'"
         )
-    return how.gamma * (dispersion + HELD)
+    return settings.gamma * (dispersion + RELEASE_EPSILON)
 
 
-def topk(similarity: Tensor, dispersion: Tensor, how: Aggregation) -> Tensor:
-    """In each token, the mean of its k highest scores among the kept words (style 2); weights of 1/k or 0."""
-    k = min(how.top_words, len(similarity))
+def topk(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+    """α_ij = 1/k for the k words most similar to token j, otherwise 0: style 2 of the ablation."""
+    k = min(settings.top_words, len(similarity))
     chosen = similarity.topk(k, dim=0).indices
     return torch.zeros_like(similarity).scatter_(0, chosen, 1 / k)
 
 
-def gated(similarity: Tensor, dispersion: Tensor, how: Aggregation) -> Tensor:
-    """α_i = σ(θ·(mean(h) − h_i)) / Σ (style 3, as released)."""
-    gate = torch.sigmoid(how.theta * (dispersion.mean() - dispersion))
-    return gate / (gate.sum() + HELD)
+def gated(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+    """α_i = g_i / (Σ_i g_i + 1e-6) with g_i = σ(θ·(mean(h) − h_i)): style 3 of the ablation, as released."""
+    gate = torch.sigmoid(settings.theta * (dispersion.mean() - dispersion))
+    return gate / (gate.sum() + RELEASE_EPSILON)
 
 
-def gated_softmax(similarity: Tensor, dispersion: Tensor, how: Aggregation) -> Tensor:
-    """α_i = softmax_i(θ·(mean(h) − h_i)) (style 3, as the paper writes it). A softmax does not see the mean:
-    `neg_entropy` with γ = 1/θ."""
-    return torch.softmax(how.theta * (dispersion.mean() - dispersion), dim=0)
+def gated_softmax(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+    """α_i = softmax_i(θ·(mean(h) − h_i)): style 3 of the ablation, as the paper writes it.
+
+    The mean cancels in the softmax, so this equals `neg_entropy` with γ = 1/θ.
+    """
+    return torch.softmax(settings.theta * (dispersion.mean() - dispersion), dim=0)
 
 
 AGGREGATIONS: dict[str, Callable[[Tensor, Tensor, Aggregation], Tensor]] = {
@@ -149,35 +214,49 @@ AGGREGATIONS: dict[str, Callable[[Tensor, Tensor, Aggregation], Tensor]] = {
     "gated": gated,
     "gated_softmax": gated_softmax,
 }
+"""The aggregations by name. Each takes the similarity (k×N) and dispersion (k) of the kept words and the settings."""
 
 
 # ── The score ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def min_max(score: Tensor, above: float = 0.0, below: float = EPSILON) -> Tensor:
-    """(s − min + above) / (max − min + below), in [0, 1]. A map that says the same everywhere becomes all 1."""
-    low, high = score.min(), score.max()
-    if not high - low > FLAT:
+def min_max(score: Tensor, numerator_epsilon: float = 0.0, denominator_epsilon: float = EPSILON) -> Tensor:
+    """Normalize a map: (s − min + ε₁) / (max − min + ε₂) (Eq. 10, where ε₁ = 0). A constant map becomes all 1.
+
+    Args:
+        score: N.
+        numerator_epsilon: ε₁.
+        denominator_epsilon: ε₂.
+
+    Returns:
+        N.
+    """
+    if is_constant(score):
         return torch.ones_like(score)
-    return (score - low + above) / (high - low + below)
+    low, high = score.min(), score.max()
+    return (score - low + numerator_epsilon) / (high - low + denominator_epsilon)
 
 
-def is_flat(score: Tensor) -> bool:
-    """Whether a map says the same everywhere."""
-    return not bool(score.max() - score.min() > FLAT)
+def is_constant(score: Tensor) -> bool:
+    """Return whether a map has the same value everywhere, up to rounding."""
+    return not bool(score.max() - score.min() > CONSTANT_RANGE)
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """How stage 1 scores tokens.
+    """Settings of stage 1.
 
-    mu:          μ, weight of the pooled text against the single words.
-    q:           share of the words that stay, lowest dispersion first; word_count: how that share is counted.
-    tau:         τ, temperature of a word's distribution over the tokens.
-    dispersion:  what the words are ranked by.
-    aggregation: what the kept words weigh.
-    normalised_over: the min-max is taken over all blocks of the image together, or over each by itself.
-    lift:        added above and below the fraction of the min-max; 0: the paper's ε, below only.
+    Attributes:
+        mu: μ, the weight of the global guidance score against the dense guidance score (Eq. 9).
+        q: Share of words to keep, lowest dispersion first (Eq. 6).
+        tau: Temperature τ of a word's distribution over the tokens (Eq. 4).
+        dispersion: What the words are ranked by; one of `DISPERSIONS`.
+        word_count: How the share q is counted; see `filter_words`.
+        aggregation: How the kept words are weighted (Eq. 7).
+        normalised_over: Whether the min-max normalization (Eq. 10) is taken over all blocks of the image together
+            (`image`) or over each block separately (`block`).
+        lift: Added to the numerator and the denominator of the min-max normalization, so that the lowest score is
+            slightly above 0. 0 for the paper's ε in the denominator only.
     """
 
     mu: float = 0.5
@@ -199,13 +278,14 @@ class Scoring:
         if not 0 <= self.lift < 1:
             raise ValueError(f"lift must lie in [0, 1), got {self.lift}")
 
-    def normalised(self, score: Tensor) -> Tensor:
+    def normalize(self, score: Tensor) -> Tensor:
+        """Apply the min-max normalization with these settings."""
         return min_max(score, self.lift, self.lift or EPSILON)
 
 
 @dataclass(frozen=True)
-class _Dense:
-    """The dense side of one segment of the prompt on one block."""
+class _DenseGuidance:
+    """Filter and weights of one segment's M words on one block of N tokens."""
 
     entropy: Tensor
     dispersion: Tensor
@@ -213,15 +293,15 @@ class _Dense:
     weights: Tensor
 
 
-def _dense(similarity: Tensor, how: Scoring) -> _Dense:
-    """Which words of M count for the N tokens of a block, and how much: weights M×N, 0 for words that do not stay."""
-    h = entropy(similarity, how.tau)
-    dispersed = h if how.dispersion == "entropy" else DISPERSIONS[how.dispersion](similarity, how.tau)
-    kept = low_dispersion(dispersed, how.q, how.word_count)
-    alpha = how.aggregation.weights(similarity[kept], dispersed[kept])
+def _dense_guidance(similarity: Tensor, scoring: Scoring) -> _DenseGuidance:
+    """Filter and weight M words (Eq. 4 to 7) by their M×N similarity to one block. Weights are 0 for dropped words."""
+    h = entropy(similarity, scoring.tau)
+    dispersion = h if scoring.dispersion == "entropy" else DISPERSIONS[scoring.dispersion](similarity, scoring.tau)
+    kept = filter_words(dispersion, scoring.q, scoring.word_count)
+    alpha = scoring.aggregation.weights(similarity[kept], dispersion[kept])
     weights = torch.zeros_like(similarity)
     weights[kept] = alpha if alpha.ndim == 2 else alpha[:, None].expand(-1, similarity.shape[1])
-    return _Dense(h, dispersed, kept, weights)
+    return _DenseGuidance(h, dispersion, kept, weights)
 
 
 @part("relevance")
@@ -232,57 +312,71 @@ def relevance(
     *,
     blocks: Sequence[slice] | None = None,
     sign: float = -1.0,
-    how: Scoring | None = None,
+    scoring: Scoring | None = None,
 ) -> Relevance:
-    """S^I = min-max(μ·S^G + (1−μ)·S^D) of N visual tokens for one prompt.
+    """Compute the instruction relevance score S^I = min-max(μ·S^G + (1−μ)·S^D) of N visual tokens (Eq. 2 to 10).
 
-    visual: N×c. text: M×c, or a list of M_s×c, one per segment. pooled: c, or a list of c, one per segment. Segments
-    count alike.
-    blocks: the rows of each block (crop, frame, image): softmax, entropy, filter and weights are each block's own, as
-            the batch dimension of the paper's Algorithm 1 has it. None: all tokens are one block.
-    With no words at all (M = 0) the pooled text alone decides, as with μ = 1, and `notes` says so.
+    Without any words (M = 0), the pooled text alone decides, as with μ = 1, and `notes` says so.
+
+    Args:
+        visual: N×c, the visual tokens in the embedding space of the text.
+        text: M×c, the words of the question, or one such matrix per segment. Segments have equal weight.
+        pooled: c, the embedding of the whole question, or one vector per segment.
+        blocks: The range of token indices of each block (crop, frame). Softmax, entropy, filter and weights are
+            computed for each block separately, as the batch dimension of Algorithm 1 implies. None for one block.
+        sign: Factor on the cosines: −1 for CLIP, whose raw maps highlight the background, otherwise +1.
+        scoring: Settings. None for the defaults.
+
+    Returns:
+        The score and all intermediate results, without those of stage 2.
+
+    Raises:
+        ValueError: If there is no text, the pooled text is missing although μ > 0, or an argument is out of range.
     """
-    how = Scoring() if how is None else how
+    scoring = Scoring() if scoring is None else scoring
     if sign not in (-1, 1):
         raise ValueError(f"sign must be +1 or −1, got {sign}")
 
     visual = unit_rows(visual, "visual")
     blocks = [slice(0, len(visual))] if blocks is None else blocks
-    segments = [unit_rows(block.to(visual), "text") for block in _blocks(text, 2)]
-    pools = [unit_rows(vector.to(visual)[None], "pooled")[0] for vector in _blocks(pooled, 1)]
-    for what, block in [("text", block) for block in segments] + [("pooled", vector) for vector in pools]:
-        if block.shape[-1] != visual.shape[1]:
-            raise ValueError(f"{what} has {block.shape[-1]} channels, but visual has {visual.shape[1]}")
-    segments = [block for block in segments if len(block)]
+    segments = [unit_rows(segment.to(visual), "text") for segment in _as_segments(text, 2)]
+    pooled_segments = [unit_rows(vector.to(visual)[None], "pooled")[0] for vector in _as_segments(pooled, 1)]
+    for what, values in [("text", each) for each in segments] + [("pooled", each) for each in pooled_segments]:
+        if values.shape[-1] != visual.shape[1]:
+            raise ValueError(f"{what} has {values.shape[-1]} channels, but visual has {visual.shape[1]}")
+    segments = [segment for segment in segments if len(segment)]
 
-    notes, mu = [], how.mu
-    if not segments and not pools:
+    notes, mu = [], scoring.mu
+    if not segments and not pooled_segments:
         raise ValueError("there is no text: give the words of the question (text), its pooled vector, or both")
     if not segments and mu < 1:
         notes.append(f"the question has no words of its own: the pooled text decides alone (μ = 1 instead of {mu})")
         mu = 1.0
-    if not pools and mu > 0:
+    if not pooled_segments and mu > 0:
         raise ValueError(f"mu={mu} weighs the pooled text, but pooled is missing: give it, or set mu=0")
 
     maps = [sign * (segment @ visual.T) for segment in segments]
-    parts = [[_dense(similarity[:, block], how) for block in blocks] for similarity in maps]
+    guidance = [[_dense_guidance(similarity[:, block], scoring) for block in blocks] for similarity in maps]
     similarity = torch.cat(maps) if maps else visual.new_zeros(0, len(visual))
-    weights = _stacked([torch.cat([part.weights for part in row], dim=1) for row in parts], similarity)
-    dense_score = (weights * similarity).sum(0) / len(parts) if parts else None
-    global_score = sign * torch.stack([visual @ vector for vector in pools]).mean(dim=0) if pools else None
+    weights = _concatenate([torch.cat([each.weights for each in row], dim=1) for row in guidance], similarity)
+    dense_score = (weights * similarity).sum(0) / len(guidance) if guidance else None
+    global_score = None
+    if pooled_segments:
+        global_score = sign * torch.stack([visual @ vector for vector in pooled_segments]).mean(dim=0)
     fused = visual.new_zeros(len(visual))
     if global_score is not None:
         fused = fused + mu * global_score
     if dense_score is not None:
         fused = fused + (1 - mu) * dense_score
 
-    together = [slice(0, len(visual))] if how.normalised_over == "image" else blocks
-    if any(is_flat(fused[part]) for part in together):
+    normalized_blocks = [slice(0, len(visual))] if scoring.normalised_over == "image" else blocks
+    if any(is_constant(fused[block]) for block in normalized_blocks):
         notes.append("the text does not tell the tokens apart: they are covered evenly")
-    none = visual.new_zeros(0, len(blocks))
+    no_words = visual.new_zeros(0, len(blocks))
 
     def per_word(name: str) -> Tensor:
-        return _stacked([torch.stack([getattr(part, name) for part in row], dim=1) for row in parts], none)
+        columns = [torch.stack([getattr(each, name) for each in row], dim=1) for row in guidance]
+        return _concatenate(columns, no_words)
 
     return Relevance(
         similarity=similarity,
@@ -293,22 +387,22 @@ def relevance(
         dense_score=dense_score,
         global_score=global_score,
         fused=fused,
-        score=torch.cat([how.normalised(fused[part]) for part in together]),
+        score=torch.cat([scoring.normalize(fused[block]) for block in normalized_blocks]),
         notes=tuple(notes),
     )
 
 
-def _stacked(parts: list[Tensor], none: Tensor) -> Tensor:
-    return torch.cat(parts) if parts else none
+def _concatenate(parts: list[Tensor], empty: Tensor) -> Tensor:
+    return torch.cat(parts) if parts else empty
 
 
-def _blocks(value: Tensor | Sequence[Tensor] | None, ndim: int) -> list[Tensor]:
-    """One tensor or several, as a list; each must have `ndim` dimensions (a stack of them counts as several)."""
+def _as_segments(value: Tensor | Sequence[Tensor] | None, ndim: int) -> list[Tensor]:
+    """Turn one tensor of `ndim` dimensions, a stack of them or a sequence of them into a list."""
     if value is None:
         return []
-    blocks = [value] if isinstance(value, Tensor) and value.ndim == ndim else list(value)
-    for block in blocks:
-        if block.ndim != ndim:
+    segments = [value] if isinstance(value, Tensor) and value.ndim == ndim else list(value)
+    for segment in segments:
+        if segment.ndim != ndim:
             wanted = "M×c" if ndim == 2 else "a vector of c"
-            raise ValueError(f"each segment of the text must be {wanted}, got shape {tuple(block.shape)}")
-    return blocks
+            raise ValueError(f"each segment of the text must be {wanted}, got shape {tuple(segment.shape)}")
+    return segments

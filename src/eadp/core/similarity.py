@@ -1,4 +1,4 @@
-"""How alike two visual tokens are: Sim_ij = (1 + cos(f_i, f_j)) / 2."""
+"""Similarity between visual tokens: Sim_ij = (1 + cos(f_i, f_j)) / 2, the supplement's "visual similarity rebound"."""
 
 from __future__ import annotations
 
@@ -11,14 +11,27 @@ from torch import Tensor
 from eadp.core import checks
 from eadp.core.trace import part
 
-DENSE_LIMIT = 2 << 30
-"""Bytes that an N×N matrix may take before its rows are computed on the fly."""
+DEFAULT_MATRIX_LIMIT = 2 << 30
+"""Bytes that an N×N similarity matrix may take; for larger ones, rows are computed on demand."""
 
 
 def unit_rows(x: Tensor, what: str = "features") -> Tensor:
-    """Rows of length one in float32 or better. A row of zeros stays zero: it has no direction, its cosine is 0."""
+    """Scale the rows of a matrix to length 1, in float32 or better.
+
+    A row of zeros has no direction. It stays zero, so that its cosine with every row is 0.
+
+    Args:
+        x: N×d.
+        what: Name of the matrix for error messages.
+
+    Returns:
+        N×d.
+
+    Raises:
+        ValueError: If `x` is not a matrix, is not finite, or has a row whose norm overflows.
+    """
     if x.ndim != 2:
-        raise ValueError(f"{what} must be a matrix with one row a token, got shape {tuple(x.shape)}")
+        raise ValueError(f"{what} must be a matrix with one row per token, got shape {tuple(x.shape)}")
     x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     if not norms.isfinite().all():
@@ -27,26 +40,31 @@ def unit_rows(x: Tensor, what: str = "features") -> Tensor:
     return x / norms.masked_fill(norms == 0, 1)
 
 
-def exact(device: torch.device) -> torch.dtype:
-    """What small differences are computed in: float64, but Apple's GPUs have nothing better than float32."""
+def highest_precision(device: torch.device) -> torch.dtype:
+    """Return the most precise floating-point type of a device: float64, or float32 on Apple GPUs."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def own_similarity(unit: Tensor) -> Tensor:
-    """N, what a token has with itself: 1, or 0.5 for one of zero norm."""
-    return torch.where(unit.any(dim=1), 1.0, 0.5).to(unit)
+def self_similarity(unit_features: Tensor) -> Tensor:
+    """Return the similarity of each token to itself (N): 1, or 0.5 for a token of zero norm."""
+    return torch.where(unit_features.any(dim=1), 1.0, 0.5).to(unit_features)
 
 
 @part("similarity")
 def token_similarity(features: Tensor) -> Tensor:
-    """N×N in [0, 1], exactly symmetric, from N×d features. 0.5 from and to a token of zero norm.
+    """Compute the similarity matrix Sim_ij = (1 + cos(f_i, f_j)) / 2.
 
-    Half of a Gram matrix mirrors the other: panels right of the diagonal are multiplied, the rest is copied.
+    Args:
+        features: N×d.
+
+    Returns:
+        N×N in [0, 1], exactly symmetric. The similarity to and from a token of zero norm is 0.5.
     """
     x = unit_rows(features)
     n = len(x)
     out = x.new_empty(n, n)
     half = x.new_tensor(0.5)
+    # The matrix is symmetric: only the panels right of the diagonal are multiplied, the others are copied.
     step = max(128, -(-n // 8))
     for start in range(0, n, step):
         end = min(start + step, n)
@@ -55,47 +73,59 @@ def token_similarity(features: Tensor) -> Tensor:
         corner = panel[:, : end - start]
         corner.copy_(corner.triu() + corner.triu(1).T)
         out[end:, start:end] = panel[:, end - start :].T
-    out.diagonal().copy_(own_similarity(x))
+    out.diagonal().copy_(self_similarity(x))
     return out
 
 
 @part("similarity")
 def token_cosine(features: Tensor) -> Tensor:
-    """N×N cosines in float64, exactly symmetric, from N×d features. 0 from and to a token of zero norm.
+    """Compute the matrix of cosines in float64, for selections that subtract cosines from each other.
 
-    For selections that subtract cosines from each other. Float32 cosines have full rank by their rounding alone, and
-    that would choose the later picks of a DPP; rounding of the features leaves the rank as it is.
+    Rounding gives a matrix of float32 cosines full rank, whatever the rank of the features, and the later picks of a
+    DPP would depend on nothing else. Rounding of the features themselves does not change the rank.
+
+    Args:
+        features: N×d.
+
+    Returns:
+        N×N in [−1, 1], exactly symmetric; float32 on Apple GPUs. The cosine to and from a token of zero norm is 0.
     """
-    return token_similarity(features.detach().to(exact(features.device))).mul_(2).sub_(1)
+    return token_similarity(features.detach().to(highest_precision(features.device))).mul_(2).sub_(1)
 
 
 @dataclass(frozen=True)
-class CosineRows:
-    """The same N×N similarity where it is too large to hold: rows on demand from the unit features, N×d."""
+class LazySimilarity:
+    """The matrix of `token_similarity` without the matrix: rows are computed on demand.
 
-    unit: Tensor
+    Attributes:
+        unit_features: N×d, rows of length 1.
+    """
+
+    unit_features: Tensor
 
     @classmethod
     @part("similarity")
-    def of(cls, features: Tensor) -> CosineRows:
+    def from_features(cls, features: Tensor) -> LazySimilarity:
+        """Normalize N×d features."""
         return cls(unit_rows(features))
 
     def __len__(self) -> int:
-        return len(self.unit)
+        return len(self.unit_features)
 
     @cached_property
-    def own(self) -> Tensor:
-        """N, the similarity of each token to itself, which none exceeds: 1, or 0.5 for a token of zero norm."""
-        return own_similarity(self.unit)
+    def diagonal(self) -> Tensor:
+        """N, the similarity of each token to itself, the largest in its row: 1, or 0.5 for a token of zero norm."""
+        return self_similarity(self.unit_features)
 
     @part("similarity")
     def rows(self, indices: Tensor) -> Tensor:
-        """len(indices)×N, the same values as `token_similarity` up to rounding."""
-        rows = torch.addmm(self.unit.new_tensor(0.5), self.unit[indices], self.unit.T, alpha=0.5).clamp_(0, 1)
-        return rows.scatter_(1, indices[:, None], self.own[indices, None])
+        """Compute len(indices)×N rows, equal to those of `token_similarity` up to rounding."""
+        x = self.unit_features
+        rows = torch.addmm(x.new_tensor(0.5), x[indices], x.T, alpha=0.5).clamp_(0, 1)
+        return rows.scatter_(1, indices[:, None], self.diagonal[indices, None])
 
 
-def similarity_within(features: Tensor, limit: int = DENSE_LIMIT) -> Tensor | CosineRows:
-    """`token_similarity` where the matrix fits into `limit` bytes, else its rows on demand."""
+def build_similarity(features: Tensor, matrix_limit: int = DEFAULT_MATRIX_LIMIT) -> Tensor | LazySimilarity:
+    """Build the N×N similarity matrix if it fits into `matrix_limit` bytes, otherwise a `LazySimilarity`."""
     n, size = len(features), torch.promote_types(features.dtype, torch.float32).itemsize
-    return token_similarity(features) if n * n * size <= limit else CosineRows.of(features)
+    return token_similarity(features) if n * n * size <= matrix_limit else LazySimilarity.from_features(features)

@@ -1,4 +1,4 @@
-"""Stage 2's map: Gaussian smoothing, then polarisation."""
+"""Spatial smoothing (Eq. 11) and score polarization (Eq. 12), the first steps of stage 2."""
 
 from __future__ import annotations
 
@@ -14,28 +14,45 @@ from eadp.core.trace import part
 from eadp.core.types import Grid
 
 
-def gaussian(size: int, sigma: float) -> Tensor:
-    """The size taps of a Gaussian, adding up to 1."""
+def gaussian_taps(size: int, sigma: float) -> Tensor:
+    """Return the `size` taps of a one-dimensional Gaussian filter, which add up to 1."""
     offsets = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
     taps = torch.exp(-(offsets**2) / (2 * sigma**2))
     return taps / taps.sum()
 
 
-def reflected(length: int, reach: int, device: torch.device) -> Tensor:
-    """Indices of a line with `reach` mirrored cells at either end: … 2 1 | 0 1 2 … The edge itself is not repeated.
+def reflect_indices(length: int, reach: int, device: torch.device) -> Tensor:
+    """Return the indices of a line padded by reflection: … 2 1 | 0 1 2 … The edge itself is not repeated.
 
-    A line shorter than the reach is mirrored to and fro as often as it takes; a line of one cell repeats it.
+    Args:
+        length: Number of cells of the line. If it is shorter than the reach, it is reflected repeatedly; a single cell
+            is repeated.
+        reach: Number of cells added at each end.
+        device: Device of the result.
+
+    Returns:
+        length + 2·reach indices.
     """
     period = max(1, 2 * (length - 1))
-    around = torch.arange(-reach, length + reach, device=device).remainder(period)
-    return torch.where(around < length, around, period - around)
+    positions = torch.arange(-reach, length + reach, device=device).remainder(period)
+    return torch.where(positions < length, positions, period - positions)
 
 
 @part("smoothing")
 def smooth(score: Tensor, grid: Grid, size: int = 3, sigma: float = 1.0) -> Tensor:
-    """S_smooth = S_2D * G: a size×size Gaussian over the rows×columns map, reflection at the borders. N → N.
+    """Smooth a score map with a Gaussian: S_smooth = S_2D * G (Eq. 11), with reflection padding.
 
-    The Gaussian is separable, so it runs down the rows and then along the columns. size=1 leaves the map as it is.
+    Args:
+        score: N, the map row by row.
+        grid: (rows, columns) of the map.
+        size: Side of the filter, odd. 1 turns smoothing off.
+        sigma: Standard deviation of the Gaussian, in cells.
+
+    Returns:
+        N, the smoothed map, in float32 or better.
+
+    Raises:
+        ValueError: If the score does not fill the grid, or `size` or `sigma` is out of range.
     """
     rows, columns = grid
     if score.ndim != 1 or len(score) != rows * columns:
@@ -44,23 +61,38 @@ def smooth(score: Tensor, grid: Grid, size: int = 3, sigma: float = 1.0) -> Tens
     score = score.to(torch.promote_types(score.dtype, torch.float32))
     if size == 1:
         return score
-    taps = gaussian(size, sigma).to(score)
-    down = reflected(rows, size // 2, score.device)
-    along = reflected(columns, size // 2, score.device)
-    padded = score.view(rows, columns)[down][:, along][None, None]
+    # A Gaussian is separable: one pass over rows and one over columns equal the two-dimensional filter.
+    taps = gaussian_taps(size, sigma).to(score)
+    row_indices = reflect_indices(rows, size // 2, score.device)
+    column_indices = reflect_indices(columns, size // 2, score.device)
+    padded = score.view(rows, columns)[row_indices][:, column_indices][None, None]
     return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1)).flatten()
 
 
 @part("smoothing")
 def polarize(score: Tensor, beta: float) -> Tensor:
-    """ŝ = s^β: sharpens for β > 1, and β = 0 makes every token weigh the same."""
+    """Raise a score to the power β: ŝ_j = s_j^β (Eq. 12).
+
+    Args:
+        score: N. Negative values count as 0.
+        beta: β ≥ 0. Values above 1 sharpen the map; 0 gives every token the same weight.
+
+    Returns:
+        N, the polarized score.
+
+    Raises:
+        ValueError: If `beta` is negative or infinite.
+    """
     check_beta(beta)
     return score.clamp_min(0) ** beta
 
 
-def guessed_grids(cells: int) -> list[Grid]:
-    """The maps that the release on LLaVA takes a block of so many cells for: a multiple of 576 is as many 24×24 maps,
-    another square number one square map; it smooths nothing else (an empty list)."""
+def guess_grids(cells: int) -> list[Grid]:
+    """Guess the grids of a block from its size, as EADP's release does on LLaVA.
+
+    The release reads a multiple of 576 cells as that many 24×24 maps and any other square number as one square map. It
+    does not smooth blocks of other sizes; for these the list is empty.
+    """
     if cells % 576 == 0:
         return [(24, 24)] * (cells // 576)
     side = math.isqrt(cells)
@@ -68,17 +100,19 @@ def guessed_grids(cells: int) -> list[Grid]:
 
 
 def smooth_maps(score: Tensor, grids: Sequence[Grid], size: int = 3, sigma: float = 1.0) -> Tensor:
-    """`smooth` on several maps, one behind the other."""
+    """Apply `smooth` to several maps whose scores are concatenated."""
     parts = score.split([rows * columns for rows, columns in grids])
     return torch.cat([smooth(part, grid, size, sigma) for part, grid in zip(parts, grids, strict=True)])
 
 
 def check_smoothing(size: int, sigma: float) -> None:
+    """Raise ValueError unless `size` is odd and `sigma` is positive."""
     if size < 1 or size % 2 == 0:
         raise ValueError(f"smoothing size must be odd and at least 1 (1 is off), got {size}")
     checks.positive("sigma", sigma)
 
 
 def check_beta(beta: float) -> None:
+    """Raise ValueError unless `beta` is finite and at least 0."""
     if not 0 <= beta < math.inf:
         raise ValueError(f"beta must be 0 or more, got {beta}")

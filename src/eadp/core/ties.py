@@ -1,30 +1,41 @@
-"""When a pick would be decided by rounding, and what decides instead. docs/selection.md has the rules for readers.
+"""Tie rules that keep rounding errors from deciding which token a greedy selection picks.
 
-A gain is made of cosines, and those of float32 features: the same image on another CPU, with other threads or in
-another batch has other last bits. Greedy selections therefore go by two rules, the same in every backend:
+Gains are computed from cosines of float32 features. The last bits of these depend on the CPU, the number of threads and
+the batch. All greedy selections, in every backend, therefore follow two rules; docs/selection.md explains them.
 
-1. A gain that rounding alone could make is 0. Once all gains are 0, the lowest index that is left is next.
-2. The lowest index wins among gains that differ from the best by less than `TIE` of it, and among copies of the best
-   token whose gains differ by no more than rounding.
+1. A gain that could be the result of rounding alone counts as 0. Once all gains are 0, the remaining tokens follow in
+   the order of their indices.
+2. The lowest index wins a tie. A gain ties with the best if it is smaller by at most `TIE_MARGIN` of the best. The
+   gain of a copy of the best token also ties if it is smaller by no more than rounding.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-NOISE = 2.0**-20
-"""What rounding can make of a similarity of 1: eight steps of float32. Measured: at most 4e-7, for 16 to 4096 channels
-that were each moved by one step first."""
+ROUNDING_NOISE = 2.0**-20
+"""Largest rounding error assumed for a similarity of 1: eight float32 roundings. The largest error measured, with 16 to
+4096 channels that were each changed by one float32 rounding, was 4e-7."""
 
-TIE = 2.0**-18
-"""Gains closer to the best than this share of it tie: what differs by a hundred-thousandth is still a decision."""
-
-
-def tied(gains: Tensor, top: Tensor, rounding: Tensor | float, alike: Tensor) -> Tensor:
-    """N, which gains tie with the best, `top`. rounding: what it can have made of it; alike: N, copies of the best."""
-    return (gains >= top - TIE * top) | (alike & (gains >= top - rounding))
+TIE_MARGIN = 2.0**-18
+"""Gains tie with the best if they are smaller by at most this share of it. A difference of 1e-5 still decides."""
 
 
-def first(true: Tensor) -> Tensor:
-    """1, the lowest index at which a vector is true; it stays on the device."""
-    return true.int().argmax(dim=0, keepdim=True)
+def find_ties(gains: Tensor, best_gain: Tensor, rounding: Tensor | float, is_copy: Tensor) -> Tensor:
+    """Find the gains that tie with the best gain.
+
+    Args:
+        gains: N.
+        best_gain: The largest of them.
+        rounding: How much rounding can change the best gain.
+        is_copy: N, true for tokens that are copies of the best token.
+
+    Returns:
+        N, true where the gain ties.
+    """
+    return (gains >= best_gain - TIE_MARGIN * best_gain) | (is_copy & (gains >= best_gain - rounding))
+
+
+def first_true(mask: Tensor) -> Tensor:
+    """Return the lowest index at which a mask is true, as a tensor of one element that stays on the device."""
+    return mask.int().argmax(dim=0, keepdim=True)

@@ -1,4 +1,4 @@
-"""Where the time goes: parts of a computation by their names, told to whoever listens."""
+"""Report named parts of a computation to a listener, for example to measure their time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 Listener = Callable[[str], AbstractContextManager[object]]
+"""Called with the name of a part; returns a context manager that is entered while the part runs."""
 
 _listener: ContextVar[Listener | None] = ContextVar("eadp_listener", default=None)
 
 
 @contextmanager
 def part(name: str) -> Iterator[None]:
-    """`with part("similarity"): …`, or `@part("similarity")` on a function. Parts may lie within parts."""
+    """Mark a named part of a computation: `with part("similarity"): …`, or `@part("similarity")` on a function.
+
+    Parts may be nested. Without a listener this does nothing.
+    """
     listener = _listener.get()
     if listener is None:
         yield
@@ -24,7 +28,7 @@ def part(name: str) -> Iterator[None]:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Within the block, `listener(name)` is entered for each part."""
+    """Enter `listener(name)` around every part that runs within the `with` block."""
     token = _listener.set(listener)
     try:
         yield

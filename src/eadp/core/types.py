@@ -1,4 +1,8 @@
-"""What goes into a method and what comes out: `VisualTokens`, `TextGuide`, `Relevance`, `Selection`."""
+"""Inputs and outputs of a pruning method.
+
+A method takes `VisualTokens` and, if it needs the question, a `TextGuide`. It returns a `Selection`. Methods that score
+tokens against the question also report a `Relevance`.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +20,32 @@ if TYPE_CHECKING:
     Pictures = Image | Sequence[Image]
 
 Grid = tuple[int, int]
-"""Rows and columns of one block of tokens (an image, a crop, a frame)."""
+"""Rows and columns of one block of tokens. A block is an image, a crop or a frame."""
 
 Box = tuple[float, float, float, float]
-"""Top, left, bottom, right, as shares of the whole image in [0, 1]."""
+"""(top, left, bottom, right) as fractions of the whole image, each in [0, 1]."""
 
 Layout = tuple[int, int] | Sequence[Box]
-"""Where the local crops lie on the whole image: a regular (rows, columns), or one box a crop."""
+"""Position of the local crops on the whole image: a regular grid of (rows, columns) crops, or one box per crop."""
 
 
 TextLayout = Literal["words", "slots", "truncated"]
-"""How a text encoder of fixed length L (CLIP, SigLIP) is to be given the question.
+"""How the question is fed to a text encoder that takes a fixed number L of tokens (CLIP, SigLIP).
 
-words:     its own tokens; one longer than L is cut at word ends into segments, each with its own BOS and EOS.
-slots:     tokenised whole, filled up with id 0 to a multiple of L and cut every L; every slot counts as a word, BOS,
-           EOS and filling too. So do the releases of EADP and CDPruner.
-truncated: its first L slots, the rest is dropped. So does the release of TRIM.
+- `words`: The question's own tokens. A longer question is split at word ends into segments, each with its own BOS and
+  EOS token. Only the question's own tokens count as words.
+- `slots`: The question is tokenized as a whole, padded with id 0 to a multiple of L, and split every L tokens. Every
+  position counts as a word, including BOS, EOS and padding. The releases of EADP and CDPruner do this.
+- `truncated`: The first L tokens; the rest is dropped. The release of TRIM does this.
 """
 
 MergeSpace = Literal["features", "tower"]
-"""Where tokens are merged: behind the model's projector, or before it, so that it projects the merged rows."""
+"""Where tokens are merged: `features` after the model's projector, `tower` before it, so that the projector then maps
+the merged rows."""
 
 
 class OnGrids(Protocol):
-    """What knows where a picture's tokens lie."""
+    """Anything that knows the grids and the crop layout of an image's tokens."""
 
     @property
     def grids(self) -> Sequence[Grid]: ...
@@ -50,16 +56,21 @@ class OnGrids(Protocol):
 
 @dataclass(frozen=True)
 class TowerAttention:
-    """What one layer of the vision tower attended to, in the order of the tokens. Merged patches count by their mean.
+    """Attention in one layer of the vision tower, with one entry per visual token.
 
-    layer:    counted from 0, of the tower's `depth`.
-    keys:     N×heads×c.
-    cls:      N, the row of the CLS token, mean over heads; None for towers without one.
-    cls_full_width: N, the same row from one softmax of q·k/√(heads·c) over the full width, as if there were one head.
-    received: N, the attention that each token gets from all the queries of its image: mean over heads, sum over
-              queries, over N, so that the mean is 1/N (less what a CLS token gets). None where the method goes by CLS
-              and the tower has one.
-    family:   the `model_type` of the model that the tower belongs to, for releases that treat models differently.
+    Where the model merges several patches into one token, the token's entry is the mean over its patches.
+
+    Attributes:
+        layer: Index of the layer, counted from 0.
+        depth: Number of layers in the tower.
+        keys: N×heads×c, the attention keys.
+        cls: N, the attention of the CLS token to each token, averaged over heads. None for towers without CLS.
+        received: N, the attention that each token receives: averaged over heads, summed over the queries of its image,
+            and divided by N. Its mean is 1/N, minus what a CLS token receives. None where the method uses CLS
+            attention and the tower has a CLS token.
+        cls_full_width: N, the attention of the CLS token computed as if there were a single head: one softmax of
+            q·k/√(heads·c) over the full width.
+        family: `model_type` of the model that the tower belongs to, for releases that treat models differently.
     """
 
     layer: int
@@ -72,27 +83,29 @@ class TowerAttention:
 
     def __post_init__(self) -> None:
         if self.cls is None and self.received is None:
-            raise ValueError("the attention of a tower without CLS must say what its tokens received")
+            raise ValueError("TowerAttention needs cls or received; a tower without a CLS token must give received")
 
 
 @dataclass(frozen=True)
 class VisualTokens:
-    """The N visual tokens of one image (or clip), block after block, each block row by row.
+    """The N visual tokens of one image or clip, block by block, each block row by row.
 
-    features: N×d_v, as the language model would receive them.
-    aligned:  N×c, the same tokens in a space shared with text; None where a method needs no text.
-    grids:    (rows, columns) of each block; their areas add up to N.
-    layout:   where the local crops (blocks 1, 2, …) lie on block 0, for `global_guided` allocation.
-    attention: what the vision tower's layers attended to, those that the method asked for and in its order.
-    tower:    N×w, the same tokens as the vision tower gives them, before the model's projector (on Qwen a token's
-              patches side by side); only for methods that merge there, and only where the projector takes any such
-              row by itself.
-    tower_cls: blocks×w, the CLS token of each block, likewise; None where the tower has none.
-    sequence: N, the rank of each token in the order in which the language model gets them (the joined crops of
-              LLaVA-NeXT are read row by row); None: as they lie here.
-    newlines: R×d_v, the newline tokens between the image's rows, for methods that choose among those too.
-    extra:    E×d_v, the blocks seen at a lower resolution, as the language model would receive them, with these grids
-              in `extra_grids`.
+    Attributes:
+        features: N×d_v, as the language model would receive them.
+        aligned: N×c, the same tokens in the embedding space of the text. None where the method needs no text.
+        grids: (rows, columns) of each block. The areas add up to N.
+        layout: Position of the local crops (blocks 1, 2, …) on the whole image (block 0). Needed by the
+            `global_guided` allocation.
+        attention: Attention in the vision tower's layers that the method asked for, in the order it asked for them.
+        tower: N×w, the same tokens as the vision tower outputs them, before the model's projector. On Qwen, the
+            patches of a token are concatenated. Given only to methods that merge in this space, and only where the
+            projector maps each row independently.
+        tower_cls: blocks×w, the CLS token of each block in the same space. None where the tower has no CLS.
+        sequence: N, the rank of each token in the order in which the language model receives them. It differs from the
+            order here on LLaVA-NeXT, whose crops are joined and read row by row. None if the order is the same.
+        newlines: R×d_v, the newline tokens between the image's rows, for methods that can keep or drop these too.
+        downsampled: E×d_v, the blocks encoded again at a lower resolution, as the language model would receive them.
+        downsampled_grids: (rows, columns) of each block in `downsampled`; (0, 0) for a block that is dropped.
     """
 
     features: Tensor
@@ -104,8 +117,8 @@ class VisualTokens:
     tower_cls: Tensor | None = None
     sequence: Tensor | None = None
     newlines: Tensor | None = None
-    extra: Tensor | None = None
-    extra_grids: Sequence[Grid] = ()
+    downsampled: Tensor | None = None
+    downsampled_grids: Sequence[Grid] = ()
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or 0 in self.features.shape:
@@ -125,30 +138,31 @@ class VisualTokens:
 
     @property
     def blocks(self) -> list[slice]:
-        """The rows of each block."""
+        """The range of token indices of each block."""
         ends = list(accumulate(rows * columns for rows, columns in self.grids))
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     def in_sequence(self, indices: Tensor) -> Tensor:
-        """These tokens in the order in which the language model gets them."""
+        """Sort token indices into the order in which the language model receives the tokens."""
         return indices.sort().values if self.sequence is None else indices[self.sequence[indices].argsort()]
 
     def quotas(self, indices: Tensor) -> tuple[int, ...]:
-        """How many of these tokens each block has."""
+        """Count how many of these token indices fall into each block."""
         return tuple(int(((indices >= block.start) & (indices < block.stop)).sum()) for block in self.blocks)
 
 
 @dataclass(frozen=True)
 class TextGuide:
-    """The question in the space of `VisualTokens.aligned`.
+    """The question, embedded in the space of `VisualTokens.aligned`.
 
-    tokens:  M×c, one row for each of the instruction's own tokens; a list of them where the prompt was cut into
-             segments (CLIP takes 77 tokens at a time). Where a method asks for slots instead of words (see
-             `TextLayout`), a row for each slot of the encoder's sequence: BOS, EOS and filling too.
-    pooled:  c, one vector for the whole prompt; a list, one per segment.
-    words:   how each of the M tokens reads, over all segments.
-    sign:    −1 where the encoder's raw maps light up the background (CLIP), +1 where they light up the object. It
-             belongs to the encoder, not to the method.
+    Attributes:
+        tokens: M×c, one row per word token of the question, or a list of such matrices if the question was split into
+            segments (CLIP takes 77 tokens at a time). Under the `slots` layout there is one row per position of the
+            encoder's sequence, including BOS, EOS and padding; see `TextLayout`.
+        pooled: c, one vector for the whole question, or a list with one vector per segment.
+        words: The text of each of the M tokens, over all segments.
+        sign: Factor on the cosine similarities. −1 where the encoder's raw maps highlight the background (CLIP), +1
+            where they highlight the object. It is a property of the encoder, not of the method.
     """
 
     tokens: Tensor | Sequence[Tensor] | None
@@ -159,17 +173,22 @@ class TextGuide:
 
 @dataclass(frozen=True)
 class Relevance:
-    """Stage 1 and the start of stage 2, every intermediate. M text tokens, N visual tokens in B blocks.
+    """The instruction relevance score and every intermediate result, for M words and N visual tokens in B blocks.
 
-    similarity:   M×N, c_ij = sign · cos(t_i, v_j).
-    entropy:      M×B, h_i of softmax_j(c_ij / τ) over the tokens of each block.
-    dispersion:   M×B, what the filter ranks by: the entropy, or the chosen stand-in; larger is more dispersed.
-    kept:         M×B, true for the words that stay.
-    weights:      M×N, what each word weighs in each token's score; 0 for words that do not stay.
-    dense_score, global_score, fused: N; None for a part that was not there to compute.
-    score:        N, `fused` after min-max, in [0, 1].
-    smoothed, polarized: N, after the Gaussian and after the power β; None before stage 2.
-    notes:        what was done otherwise than asked, in words.
+    Attributes:
+        similarity: M×N, c_ij = sign · cos(t_i, v_j) (Eq. 3).
+        entropy: M×B, h_i of each word over the tokens of each block (Eq. 5).
+        dispersion: M×B, what the word filter ranks by: the entropy or the chosen alternative. Larger is more dispersed.
+        kept: M×B, true for the words that pass the filter (Eq. 6).
+        weights: M×N, the weight α of each word in each token's score (Eq. 7). 0 for words that were filtered out.
+        dense_score: N, S^D, the dense guidance score (Eq. 8). None without words.
+        global_score: N, S^G, the global guidance score (Eq. 2). None without pooled text.
+        fused: N, μ·S^G + (1−μ)·S^D (Eq. 9).
+        score: N, S^I: `fused` after min-max normalization, in [0, 1] (Eq. 10).
+        smoothed: N, the score after Gaussian smoothing (Eq. 11). None before stage 2.
+        polarized: N, ŝ: the smoothed score to the power β (Eq. 12). None before stage 2.
+        words: The text of each word, if known.
+        notes: Sentences about anything that was done differently from what was asked.
     """
 
     similarity: Tensor
@@ -188,41 +207,44 @@ class Relevance:
 
     @property
     def word_entropy(self) -> Tensor:
-        """M, the entropy of each word in the block where it points most."""
+        """M, the lowest entropy of each word over the blocks."""
         return self.entropy.amin(1)
 
     @property
     def word_weight(self) -> Tensor:
-        """M, what each word weighs, in the mean over the tokens."""
+        """M, the mean weight of each word over the tokens."""
         return self.weights.mean(1)
 
     @property
     def word_kept(self) -> Tensor:
-        """M, true for words that stay in some block."""
+        """M, true for words that are kept in at least one block."""
         return self.kept.any(1)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which of the N tokens stay.
+    """Which of the N visual tokens are kept, and how the method chose them.
 
-    indices:  K, sorted: the kept tokens in their original order.
-    total:    N.
-    method:   the method's name, with its variant where the model forced one.
-    order:    K, the same tokens as they were picked; gains: K, the marginal gain of each, in the same order.
-    coverage: share of the weighted image that the kept tokens represent, in [0, 1].
-    bound:    no choice of as many tokens can have more coverage than this, for this very image and question.
-    quotas:   how many tokens each block kept.
-    scores:   N, what the method ranked the tokens by.
-    merge:    K×N where kept tokens absorb others: row k is Σ_j merge[k, j] · row j. None: rows as they were. K×(N + E)
-              where the E extra tokens, or E CLS tokens, are among them. `indices` are then the K places that the new
-              rows fill.
-    merge_space: what `merge` weighs: `features`, or rows of the `tower`, which the model's projector takes afterwards.
-    rows:     K, which token each row of `merge` stands for, in the order in which the language model gets them; −1 for
-              one that stands for none (a mean, CLS). None: row k stands for token indices[k], at its own place.
-    newlines: how many newline tokens of this image the language model gets beside those.
-    per_layer: how many tokens each layer of the language model processes, where not all process the same.
-    relevance, notes: how the method got there.
+    Attributes:
+        indices: K, the kept tokens, sorted.
+        total: N.
+        method: The method's name, including the variant if the model required one.
+        order: K, the kept tokens in the order in which they were picked.
+        gains: K, the marginal gain of each pick, in the same order.
+        coverage: Share of the weighted image that the kept tokens represent, in [0, 1].
+        bound: Upper bound on the coverage of any K tokens, for this image and question.
+        quotas: Number of kept tokens in each block.
+        scores: N, the values by which the method ranked the tokens.
+        merge: K×N merge weights where kept tokens absorb others: output row k is Σ_j merge[k, j] · row j. `indices` are
+            then the K positions that the output rows fill. K×(N + E) where E further rows take part: the `downsampled`
+            tokens or the CLS tokens. None where rows are passed on unchanged.
+        merge_space: Whether `merge` applies to the projected features or to rows of the tower, before the projector.
+        rows: K, the token that each row of `merge` stands for, in the order in which the language model receives them;
+            −1 for a row that stands for no token (a mean, CLS). None if row k stands for token indices[k].
+        newlines: Number of newline tokens that the language model receives in addition.
+        per_layer: Number of tokens that each layer of the language model processes. Empty if it is the same for all.
+        relevance: The relevance scores, for methods that compute them.
+        notes: Sentences about anything that was done differently from what was asked.
     """
 
     indices: Tensor
@@ -246,8 +268,8 @@ class Selection:
         return len(self.indices)
 
     @property
-    def sent(self) -> int:
-        """How many tokens of this image the language model gets: those that stay, and newlines."""
+    def tokens_sent(self) -> int:
+        """Number of tokens that the language model receives for this image: kept tokens and newlines."""
         return len(self) + self.newlines
 
     @property
@@ -259,23 +281,23 @@ class Selection:
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """(layer, tokens from it on) for each layer of the language model, counted from 0, before which some went."""
+        """(layer, tokens from this layer on) for each cut within the language model. Layers count from 0."""
         pairs = zip(self.per_layer, self.per_layer[1:], strict=False)
-        return tuple((layer, now) for layer, (former, now) in enumerate(pairs, start=1) if now != former)
+        return tuple((layer, after) for layer, (before, after) in enumerate(pairs, start=1) if before != after)
 
     @property
     def tokens_after(self) -> int:
-        """Tokens left after the last cut."""
+        """Number of tokens left after the last cut."""
         return len(self)
 
     @property
     def tokens_layer_mean(self) -> float:
-        """Mean over the layers of the language model of the tokens that each processes."""
+        """Mean number of tokens per layer of the language model."""
         return sum(self.per_layer) / len(self.per_layer) if self.per_layer else float(len(self))
 
     @property
     def words(self) -> tuple[str, ...] | None:
-        """How the question's tokens read, where the guide said it."""
+        """The text of the question's words, if known."""
         return self.relevance.words if self.relevance else None
 
     def plot(self, picture: Pictures, where: OnGrids | None = None, question: str = "") -> Image:

@@ -208,7 +208,7 @@ class _Asked:
             out = model.generate(**inputs, do_sample=False, max_new_tokens=LONGEST_ANSWER)
         answers = processor.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         if pruned is not None:
-            return answers, [(len(each), each.sent, each.tokens_layer_mean) for each in pruned.last]
+            return answers, [(len(each), each.tokens_sent, each.tokens_layer_mean) for each in pruned.last]
         return answers, [(n, n, n) for n in (inputs["input_ids"] == model.config.image_token_id).sum(dim=1).tolist()]
 
 

@@ -180,7 +180,7 @@ class PrunedModel:
         return [
             (
                 sum(map(len, of)),
-                sum(each.sent for each in of),
+                sum(each.tokens_sent for each in of),
                 sum(each.total for each in of),
                 sum(each.tokens_layer_mean for each in of),
             )

@@ -223,7 +223,7 @@ class _Bed:
                 cache_bytes=ends.cache_bytes,
                 visual=sum(selection.total for selection in selections) or visual,
                 after=sum(selection.tokens_after for selection in selections) or visual,
-                sent=sum(selection.sent for selection in selections) or visual,
+                sent=sum(selection.tokens_sent for selection in selections) or visual,
                 layer_mean=sum(selection.tokens_layer_mean for selection in selections) or float(visual),
             )
 

@@ -102,7 +102,7 @@ class Method(ABC):
         return ()
 
     def resolution(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
-        """The grids at which `select` wants the blocks seen anew, in `tokens.extra`; (0, 0) for a block that goes.
+        """The grids at which `select` wants the blocks in `tokens.downsampled`; (0, 0) for a block that goes.
         Asked of methods that need "pixels". square: the model takes no others."""
         return []
 

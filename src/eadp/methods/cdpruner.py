@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, alike, checks, dpp_by_quota
+from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, checks, dpp_by_quota, split_evenly
 from eadp.core.relevance import min_max
 from eadp.methods.base import Method, Need
 from eadp.methods.pooled import pooled_similarity
@@ -49,12 +49,14 @@ class CDPruner(Method):
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         similarity = pooled_similarity(self.name, tokens, text, cosine=True)
         whole, budget = slice(0, len(tokens)), self.count(len(tokens))
-        blocks, quotas = tokens.blocks, alike(tokens.grids, budget)
+        blocks, quotas = tokens.blocks, split_evenly(tokens.grids, budget)
         if self.scope == "image":
             blocks, quotas = [whole], [budget]
         # Crops of one image are measured by one scale, frames each by its own.
         scaled = blocks if tokens.layout is None else [whole]
-        relevance = torch.cat([min_max(similarity[part], above=1e-6, below=0.0) for part in scaled])
+        relevance = torch.cat(
+            [min_max(similarity[part], numerator_epsilon=1e-6, denominator_epsilon=0.0) for part in scaled]
+        )
         weights = relevance
         if self.theta is not None:
             weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eadp.core import Selection, checks, ranked
+from eadp.core import Selection, checks, rank_descending
 from eadp.methods.inside import Cut, InsideMethod, LayerView
 
 Turn = Literal["release", "norm"]
@@ -102,14 +102,14 @@ class DART(InsideMethod):
         share, more = divmod(max(0, cut.keep - len(pivots.visual)), len(similarity))
         taken = []
         for index, row in enumerate(similarity):
-            taken.append(ranked(-row)[: share + (index < more)])
+            taken.append(rank_descending(-row)[: share + (index < more)])
             similarity[:, taken[-1]] = torch.inf
         return taken
 
 
 def largest(keys: Tensor, count: int) -> Tensor:
     """The tokens whose keys, n×k, have the largest L1 norm, by falling norm."""
-    return ranked(keys.float().abs().sum(-1))[:count]
+    return rank_descending(keys.float().abs().sum(-1))[:count]
 
 
 def set_order(places: Sequence[int]) -> list[int]:

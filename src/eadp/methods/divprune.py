@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from eadp.core import Picks, Selection, TextGuide, VisualTokens, alike, checks, max_min_by_quota
+from eadp.core import OrderedPicks, Selection, TextGuide, VisualTokens, checks, max_min_by_quota, split_evenly
 from eadp.methods.base import Method, Newlines
 
 
@@ -54,10 +54,10 @@ class DivPrune(Method):
     def sent(self, patches: int, newlines: int = 0) -> int:
         return self.count(patches if self.scope == "block" else patches + newlines)
 
-    def picks(self, tokens: VisualTokens) -> Picks:
+    def picks(self, tokens: VisualTokens) -> OrderedPicks:
         """In turn; from N on they are newlines."""
         if self.scope == "block" or (self.scope == "released" and tokens.layout is None):
-            quotas = alike(tokens.grids, self.count(len(tokens)))
+            quotas = split_evenly(tokens.grids, self.count(len(tokens)))
             return max_min_by_quota(tokens.features, tokens.blocks, quotas)
         rows = tokens.features
         if tokens.newlines is not None:

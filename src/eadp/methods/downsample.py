@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from eadp.core import Grid, Selection, TextGuide, VisualTokens, alike, largest_grid, regular_cells
+from eadp.core import Grid, Selection, TextGuide, VisualTokens, largest_grid, regular_cells, split_evenly
 from eadp.methods.base import Method, Need
 
 
@@ -35,27 +35,27 @@ class Downsample(Method):
     merges: ClassVar[bool] = True
 
     def resolution(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
-        quotas = alike(grids, self.count(sum(rows * columns for rows, columns in grids)))
+        quotas = split_evenly(grids, self.count(sum(rows * columns for rows, columns in grids)))
         return [
             largest_grid(grid, quota, square) if quota else (0, 0) for grid, quota in zip(grids, quotas, strict=True)
         ]
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        if tokens.extra is None or len(tokens.extra_grids) != len(tokens.grids):
+        if tokens.downsampled is None or len(tokens.downsampled_grids) != len(tokens.grids):
             raise ValueError(
                 "downsample needs the image at a lower resolution: VisualTokens must carry it in `extra`, its grids in "
-                "`extra_grids`"
+                "`downsampled_grids`"
             )
         budget = self.count(len(tokens))
         indices = torch.cat(
             [
                 regular_cells(grid, shape)[1] + block.start
-                for grid, shape, block in zip(tokens.grids, tokens.extra_grids, tokens.blocks, strict=True)
+                for grid, shape, block in zip(tokens.grids, tokens.downsampled_grids, tokens.blocks, strict=True)
                 if 0 not in shape
             ]
         )
         merge = torch.cat([torch.zeros(len(indices), len(tokens)), torch.eye(len(indices))], dim=1)
-        seen = ", ".join(f"{rows}×{columns}" for rows, columns in tokens.extra_grids)
+        seen = ", ".join(f"{rows}×{columns}" for rows, columns in tokens.downsampled_grids)
         notes = [f"seen at {seen} tokens"]
         if len(indices) < budget:
             notes.append(f"{len(indices)} tokens instead of {budget}: the resolution nearest below")

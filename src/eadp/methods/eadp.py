@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from eadp.core import (
-    DENSE_LIMIT,
+    DEFAULT_MATRIX_LIMIT,
     Aggregation,
-    FacilityLocation,
-    Picks,
+    FacilityLocationResult,
+    OrderedPicks,
     Relevance,
     Scoring,
     Selection,
@@ -23,17 +23,17 @@ from eadp.core import (
     VisualTokens,
     allocate,
     checks,
-    cover_by_quota,
-    cover_by_share,
     dpp_by_quota,
+    facility_location_by_coverage,
+    facility_location_by_quota,
     polarize,
-    ranked,
+    rank_descending,
     relevance,
     smooth_maps,
 )
 from eadp.core.facility import BACKENDS
-from eadp.core.quotas import ROUNDINGS, RULES
-from eadp.core.smoothing import check_beta, check_smoothing, guessed_grids
+from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
+from eadp.core.smoothing import check_beta, check_smoothing, guess_grids
 from eadp.methods.base import Method, Need
 
 Scope = Literal["block", "image", "pool"]
@@ -148,7 +148,7 @@ class EADP(Method):
     """Whether Qwen3-VL's DeepStack features go with the kept tokens. The release drops them."""
     backend: str = "auto"
     """Solver of the selection: auto, numba, torch, rows."""
-    matrix_limit: int = DENSE_LIMIT
+    matrix_limit: int = DEFAULT_MATRIX_LIMIT
     """Bytes that a block's similarity matrix may take; beyond, its rows are computed on the fly."""
 
     def __post_init__(self) -> None:
@@ -166,7 +166,7 @@ class EADP(Method):
         _ = self.scoring
         check_smoothing(self.smoothing, self.sigma)
         check_beta(self.beta)
-        checks.known("allocation rule", self.allocation, RULES)
+        checks.known("allocation rule", self.allocation, ALLOCATION_RULES)
         checks.known("rounding", self.rounding, ROUNDINGS)
         checks.known("backend", self.backend, BACKENDS)
         checks.known("words", self.words, get_args(TextLayout))
@@ -221,15 +221,15 @@ class EADP(Method):
         weights = cast(Tensor, relevant.polarized)
         rows = tokens.features if self.similarity == "features" else cast(Tensor, tokens.aligned)
         blocks = [slice(0, len(tokens))] if self.scope == "pool" else tokens.blocks
-        picks: Picks | FacilityLocation
-        covered: FacilityLocation | None = None
+        picks: OrderedPicks | FacilityLocationResult
+        covered: FacilityLocationResult | None = None
         solver: dict[str, Any] = {"backend": self.backend, "matrix_limit": self.matrix_limit}
         if self.coverage is not None:
-            picks = covered = cover_by_share(rows, weights, blocks, self.coverage, limit, **solver)
+            picks = covered = facility_location_by_coverage(rows, weights, blocks, self.coverage, limit, **solver)
         else:
             quotas = self._quotas(tokens, weights, cast(int, limit))
             if self.selection == "facility_location":
-                picks = covered = cover_by_quota(rows, weights, blocks, quotas, **solver)
+                picks = covered = facility_location_by_quota(rows, weights, blocks, quotas, **solver)
             else:
                 picks = PICKED[self.selection](rows, weights, blocks, quotas)
         indices = picks.indices.sort().values
@@ -254,7 +254,9 @@ class EADP(Method):
         if tokens.aligned is None:
             raise ValueError("EADP needs `aligned`: the visual tokens in the space of the text")
         blocks = tokens.blocks if self.scope == "block" else None
-        relevant = relevance(tokens.aligned, text.tokens, text.pooled, blocks=blocks, sign=text.sign, how=self.scoring)
+        relevant = relevance(
+            tokens.aligned, text.tokens, text.pooled, blocks=blocks, sign=text.sign, scoring=self.scoring
+        )
         smoothed = self._smoothed(tokens, relevant.score)
         words = None if text.words is None else tuple(text.words)
         return replace(relevant, smoothed=smoothed, polarized=polarize(smoothed, self.beta), words=words)
@@ -264,7 +266,7 @@ class EADP(Method):
             return score
         parts = []
         for block, (rows, columns) in zip(tokens.blocks, tokens.grids, strict=True):
-            maps = [(rows, columns)] if self.smoothing_grid == "own" else guessed_grids(rows * columns)
+            maps = [(rows, columns)] if self.smoothing_grid == "own" else guess_grids(rows * columns)
             parts.append(smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block])
         return torch.cat(parts)
 
@@ -275,11 +277,11 @@ class EADP(Method):
         return allocate(maps, budget, self.allocation, self.rounding, tokens.layout)
 
 
-def _most_relevant(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> Picks:
+def _most_relevant(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:
     """The tokens of largest weight in each block, however alike."""
     parts = zip(blocks, quotas, strict=True)
-    order = torch.cat([ranked(weights[block])[:quota] + block.start for block, quota in parts])
-    return Picks(order, weights[order])
+    order = torch.cat([rank_descending(weights[block])[:quota] + block.start for block, quota in parts])
+    return OrderedPicks(order, weights[order])
 
 
 PICKED = {"topk": _most_relevant, "dpp": dpp_by_quota}

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, alike, checks, ranked
+from eadp.core import Selection, TextGuide, VisualTokens, checks, rank_descending, split_evenly
 from eadp.core.types import Grid
 from eadp.methods.attention import counted, received, tower_layers
 from eadp.methods.base import Method, Need, Positions
@@ -114,18 +114,18 @@ class HiPrune(Method):
     def _quotas(self, tokens: VisualTokens) -> list[int]:
         count, crops = self.count(len(tokens)), len(tokens.grids)
         if self.exact or count < crops:
-            return alike(tokens.grids, count)
+            return split_evenly(tokens.grids, count)
         return [min(count // crops, rows * columns) for rows, columns in tokens.grids]
 
     def _block(self, middle: Tensor, deep: Tensor, grid: Grid, quota: int, off: float) -> Picked:
         """off: what is taken off the deep layer's attention on tokens that are chosen already."""
-        anchors = ranked(middle)[: round(quota * self.alpha / 5)]
+        anchors = rank_descending(middle)[: round(quota * self.alpha / 5)]
         around = _flat_neighbours if self.buffers == "flat" else _grid_neighbours
         chosen = _once([*anchors.tolist(), *(cell for anchor in anchors.tolist() for cell in around(anchor, grid))])
         chosen = chosen[:quota].to(anchors)
         deep = deep.clone()
         deep[chosen] -= off
-        return Picked(anchors, chosen[len(anchors) :], ranked(deep)[: quota - len(chosen)])
+        return Picked(anchors, chosen[len(anchors) :], rank_descending(deep)[: quota - len(chosen)])
 
 
 def _once(cells: list[int]) -> Tensor:

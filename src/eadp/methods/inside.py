@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, checks, ranked
+from eadp.core import Selection, TextGuide, VisualTokens, checks, rank_descending
 from eadp.methods.base import Method, Newlines, Positions, Stage
 
 Budget = Literal["after_prune", "layer_mean", "published"]
@@ -193,7 +193,7 @@ def layer_mean(cuts: Sequence[Cut], total: int, depth: int) -> float:
 
 def highest(scores: Tensor, count: int) -> Tensor:
     """The `count` highest scores, sorted by index; of equal ones the first."""
-    return ranked(scores)[:count].sort().values
+    return rank_descending(scores)[:count].sort().values
 
 
 def unseen(scores: Tensor) -> tuple[str, ...]:

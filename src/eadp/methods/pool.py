@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from eadp.core import Selection, TextGuide, VisualTokens, alike, even_cells
-from eadp.core.merging import Part, group_means, joined
+from eadp.core import Selection, TextGuide, VisualTokens, even_cells, split_evenly
+from eadp.core.merging import BlockMerge, group_means, join_blocks
 from eadp.methods.base import Method
 
 
@@ -28,13 +28,13 @@ class Pool(Method):
     merges: ClassVar[bool] = True
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        quotas = alike(tokens.grids, self.count(len(tokens)))
+        quotas = split_evenly(tokens.grids, self.count(len(tokens)))
         parts = []
         for (rows, columns), quota in zip(tokens.grids, quotas, strict=True):
             if quota:
                 owner, centres = even_cells((rows, columns), quota)
-                parts.append(Part(centres, group_means(owner, quota)))
+                parts.append(BlockMerge(centres, group_means(owner, quota)))
             else:
-                parts.append(Part(torch.zeros(0, dtype=torch.long)))
-        indices, merge = joined(parts, [block.stop - block.start for block in tokens.blocks])
+                parts.append(BlockMerge(torch.zeros(0, dtype=torch.long)))
+        indices, merge = join_blocks(parts, [block.stop - block.start for block in tokens.blocks])
         return Selection(indices, len(tokens), self.name, quotas=tuple(quotas), merge=merge)

@@ -8,8 +8,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, TowerAttention, VisualTokens, alike, checks, outliers, ranked
-from eadp.core.merging import Part, joined, room_after, stacked_rows, unchanged
+from eadp.core import (
+    Selection,
+    TextGuide,
+    TowerAttention,
+    VisualTokens,
+    checks,
+    outliers,
+    rank_descending,
+    split_evenly,
+)
+from eadp.core.merging import BlockMerge, add_position_after, identity_weights, join_blocks, join_rows
 from eadp.methods.attention import attention_on, counted, key_cosine, received, tower_layers, variant, without
 from eadp.methods.base import Method, Need
 from eadp.methods.merged import blocks_in_sequence, merging_space
@@ -79,17 +88,17 @@ class PruMerge(Method):
         order = blocks_in_sequence(tokens)
         quotas: list[int | None] = [None] * len(tokens.grids)
         if self.keep is not None:
-            quotas = [*alike(tokens.grids, self.count(len(tokens)))]
+            quotas = [*split_evenly(tokens.grids, self.count(len(tokens)))]
         parts = [
             self._block(scores[block], keys[block], quota) for block, quota in zip(tokens.blocks, quotas, strict=True)
         ]
         sizes = [block.stop - block.start for block in tokens.blocks]
-        indices, merge = joined(parts, sizes)
+        indices, merge = join_blocks(parts, sizes)
         rows = None
         if merge is not None:
             places = torch.arange(len(merge), device=merge.device).split([len(part.indices) for part in parts])
             places = torch.cat([places[block] for block in order])
-            rows, merge = stacked_rows(parts, sizes)[places], merge[places]
+            rows, merge = join_rows(parts, sizes)[places], merge[places]
         space, notes = merging_space(tokens)
         return Selection(
             indices,
@@ -112,31 +121,33 @@ class PruMerge(Method):
             raise ValueError("prumerge goes by CLS attention without heads: TowerAttention must have `cls_full_width`")
         return layer.cls_full_width
 
-    def _block(self, scores: Tensor, keys: Tensor, quota: int | None) -> Part:
+    def _block(self, scores: Tensor, keys: Tensor, quota: int | None) -> BlockMerge:
         """What one crop sends. quota: None where the crop itself decides."""
         total = len(scores)
         if quota is not None and quota in (0, total):
-            return Part(torch.arange(quota, device=scores.device))
+            return BlockMerge(torch.arange(quota, device=scores.device))
         kept = self._outliers_and_even(scores) if quota is None else self._within(scores, quota - 1)
         taken = kept.sort().values
         unkept = without(total, taken)
-        merge = unchanged(kept, total) + self._gains(scores, keys, kept, unkept)
+        merge = identity_weights(kept, total) + self._gains(scores, keys, kept, unkept)
         if not len(unkept):
-            return Part(taken, merge, kept)
+            return BlockMerge(taken, merge, kept)
         rest = merge.new_zeros(1, total)
         rest[0, unkept] = scores[unkept].to(merge)
-        return Part(room_after(taken, total), torch.cat([merge, rest]), torch.cat([kept, kept.new_tensor([-1])]))
+        return BlockMerge(
+            add_position_after(taken, total), torch.cat([merge, rest]), torch.cat([kept, kept.new_tensor([-1])])
+        )
 
     def _outliers_and_even(self, scores: Tensor) -> Tensor:
         """Outliers by falling attention, then even samples by position."""
         total = len(scores)
-        out = ranked(scores)[: max(1, int(outliers(scores).sum()))]
+        out = rank_descending(scores)[: max(1, int(outliers(scores).sum()))]
         even = torch.arange(0, max(1, total - 1), self.step(len(out) / total), device=scores.device)
         return torch.cat([out, even[~torch.isin(even, out)]])
 
     def _within(self, scores: Tensor, count: int) -> Tensor:
         """Exactly `count` tokens: by falling attention, then even samples of the others by position."""
-        attended = ranked(scores)[: int(count / (1 + self.even) + 0.5)]
+        attended = rank_descending(scores)[: int(count / (1 + self.even) + 0.5)]
         others, missing = without(len(scores), attended), count - len(attended)
         every = torch.arange(missing, device=scores.device) * len(others) // max(1, missing)
         return torch.cat([attended, others[every]])

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, checks, density_peaks, ranked
+from eadp.core import Selection, checks, density_peaks, rank_descending
 from eadp.methods.base import Need, Positions
 from eadp.methods.inside import Budget, Cut, InsideMethod, LayerView, layer_mean, scaled, unseen
 
@@ -129,7 +129,7 @@ class SparseVLM(InsideMethod):
 
     def choose(self, cut: Cut, view: LayerView) -> Selection:
         scores = view.attention(raters(rater_fit(view.visual_inputs, view.text_inputs))).mean(0)
-        kept = ranked(scores)[: cut.keep - cut.merged].sort().values
+        kept = rank_descending(scores)[: cut.keep - cut.merged].sort().values
         weights = torch.zeros(cut.keep, len(scores), device=scores.device)
         weights[torch.arange(len(kept)), kept] = 1
         if not cut.merged:
@@ -155,9 +155,9 @@ class SparseVLM(InsideMethod):
     def recycling(self, cut: Cut, scores: Tensor, states: Tensor) -> Recycling:
         """The clusters of the best dropped tokens. scores: M; states: M×d."""
         kept = cut.keep - cut.merged
-        candidates = ranked(scores)[kept : kept + self.candidates(len(scores) - kept)]
+        candidates = rank_descending(scores)[kept : kept + self.candidates(len(scores) - kept)]
         found = density_peaks(states[candidates], cut.merged)
-        return Recycling(candidates, candidates[found.centres], found.of)
+        return Recycling(candidates, candidates[found.centres], found.labels)
 
 
 def rater_fit(visual: Tensor, text: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, ranked
+from eadp.core import Selection, TextGuide, VisualTokens, rank_descending
 from eadp.methods.base import Method, Need
 from eadp.methods.eadp import EADP
 
@@ -47,7 +47,7 @@ class TopK(Method):
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         relevance = self._eadp.relevance(tokens, text)
         scores = cast(Tensor, relevance.smoothed)
-        order = ranked(scores)[: self.count(len(tokens))]
+        order = rank_descending(scores)[: self.count(len(tokens))]
         indices = order.sort().values
         return Selection(
             indices,

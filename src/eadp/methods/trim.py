@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, outliers, ranked
-from eadp.core.merging import room_after, unchanged
+from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, outliers, rank_descending
+from eadp.core.merging import add_position_after, identity_weights
 from eadp.methods.base import Method, Need
 from eadp.methods.merged import merging_space
 from eadp.methods.pooled import pooled_similarity
@@ -60,8 +60,8 @@ class TRIM(Method):
         count = self._patches(total, int(outliers(scores).sum()))
         if count == total:
             return Selection(torch.arange(total), total, self.name, quotas=tokens.quotas(torch.arange(total)))
-        kept = tokens.in_sequence(ranked(scores)[:count])
-        indices = room_after(kept, total)
+        kept = tokens.in_sequence(rank_descending(scores)[:count])
+        indices = add_position_after(kept, total)
         others = torch.ones_like(scores)
         others[kept] = 0
         space, notes = merging_space(tokens)
@@ -71,7 +71,7 @@ class TRIM(Method):
             self.name,
             quotas=tokens.quotas(indices),
             scores=scores,
-            merge=torch.cat([unchanged(kept, total), (others / others.sum())[None]]),
+            merge=torch.cat([identity_weights(kept, total), (others / others.sum())[None]]),
             merge_space=space,
             rows=torch.cat([kept, kept.new_tensor([-1])]),
             notes=notes,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from eadp.core import Selection, TextGuide, VisualTokens, alike, even_cells
+from eadp.core import Selection, TextGuide, VisualTokens, even_cells, split_evenly
 from eadp.methods.base import Method
 
 
@@ -24,7 +24,7 @@ class Uniform(Method):
     citation: ClassVar[str] = "control"
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        quotas = alike(tokens.grids, self.count(len(tokens)))
+        quotas = split_evenly(tokens.grids, self.count(len(tokens)))
         indices = torch.cat(
             [
                 even_cells(grid, quota)[1] + block.start

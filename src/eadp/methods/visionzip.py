@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, alike, ranked
-from eadp.core.merging import Part, group_means, joined, room_before, stacked_rows, unchanged
+from eadp.core import Selection, TextGuide, VisualTokens, rank_descending, split_evenly
+from eadp.core.merging import BlockMerge, add_position_before, group_means, identity_weights, join_blocks, join_rows
 from eadp.methods.attention import attention_on, counted, key_cosine, tower_layers, variant, without
 from eadp.methods.base import Method, Need
 from eadp.methods.merged import blocks_in_sequence, crops_are_joined, merging_space
@@ -63,16 +63,16 @@ class VisionZip(Method):
         (layer,) = tower_layers(self.name, tokens, 1)
         scores, keys = attention_on(layer), layer.keys.float().mean(1)
         has_class = tokens.tower_cls is not None
-        quotas = alike(tokens.grids, self.count(len(tokens)))
+        quotas = split_evenly(tokens.grids, self.count(len(tokens)))
         blocks = [
             self._block(scores[block], keys[block], quota, has_class)
             for block, quota in zip(tokens.blocks, quotas, strict=True)
         ]
         parts, sizes = [part for part, _ in blocks], [block.stop - block.start for block in tokens.blocks]
-        indices, merge = joined(parts, sizes, has_class)
+        indices, merge = join_blocks(parts, sizes, has_class)
         rows = None
         if merge is not None:
-            rows = stacked_rows(parts, sizes)
+            rows = join_rows(parts, sizes)
             order = _order(tokens, rows, [kinds for _, kinds in blocks]).to(rows.device)
             rows, merge = rows[order], merge[order]
         space, notes = merging_space(tokens)
@@ -102,16 +102,16 @@ class VisionZip(Method):
             )
         return self.contextual
 
-    def _block(self, scores: Tensor, keys: Tensor, quota: int, has_class: bool) -> tuple[Part, list[int]]:
+    def _block(self, scores: Tensor, keys: Tensor, quota: int, has_class: bool) -> tuple[BlockMerge, list[int]]:
         """What one crop sends, and of which kind each row is."""
         total, device = len(scores), scores.device
         if quota == total or quota == 0:
-            return Part(torch.arange(quota, device=device)), [DOMINANT] * quota
+            return BlockMerge(torch.arange(quota, device=device)), [DOMINANT] * quota
         count = self._count(quota, has_class)
-        dominant = ranked(scores)[: quota - count - has_class].sort().values
+        dominant = rank_descending(scores)[: quota - count - has_class].sort().values
         rest = without(total, dominant)
         targets = rest[:: len(rest) // count][:count] if count else rest[:0]
-        merge = unchanged(torch.cat([dominant, targets]), total)
+        merge = identity_weights(torch.cat([dominant, targets]), total)
         if count:
             others = without(total, torch.cat([dominant, targets]))
             owner = torch.full((total,), -1, device=device)
@@ -119,11 +119,14 @@ class VisionZip(Method):
             merge[len(dominant) :] += group_means(owner, count)
         rows, kinds = torch.cat([dominant, targets]), [DOMINANT] * len(dominant) + [CONTEXTUAL] * count
         if not has_class:
-            return Part(rows.sort().values, merge, rows), kinds
+            return BlockMerge(rows.sort().values, merge, rows), kinds
         with_class = torch.zeros(quota, total + 1, device=device)
         with_class[0, total] = 1
         with_class[1:, :total] = merge
-        return Part(room_before(rows, total), with_class, torch.cat([rows.new_tensor([-1]), rows])), [CLASS, *kinds]
+        return BlockMerge(add_position_before(rows, total), with_class, torch.cat([rows.new_tensor([-1]), rows])), [
+            CLASS,
+            *kinds,
+        ]
 
 
 def _order(tokens: VisualTokens, rows: Tensor, kinds: list[list[int]]) -> Tensor:

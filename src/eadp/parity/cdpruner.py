@@ -1,4 +1,4 @@
-"""CDPruner: its own release on LLaVA, EADP's repository on Qwen and video."""
+"""Replay of CDPruner: its own release on LLaVA, and EADP's repository on Qwen and video."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import torch
 
 from eadp.core import TextGuide
 from eadp.methods.cdpruner import CDPruner
-from eadp.parity.eadp_llava import visual_tokens
-from eadp.parity.eadp_qwen import over_all, pruned
-from eadp.parity.eadp_video import frames
-from eadp.parity.vectors import Vector
+from eadp.parity.eadp_llava import image_tokens
+from eadp.parity.eadp_qwen import join_images, select_per_image
+from eadp.parity.eadp_video import video_tokens
+from eadp.parity.vectors import GoldenVector
 
 
-def replay(vector: Vector) -> dict[str, Any]:
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run CDPruner on the vector's inputs and return its outputs by name."""
     kind, keep = vector.settings["kind"], vector.settings["K"]
     if kind == "qwen":
-        return _qwen(vector, CDPruner(keep=keep))
-    tokens = frames(vector) if kind == "frames" else visual_tokens(vector)
+        return _replay_qwen(vector, CDPruner(keep=keep))
+    tokens = video_tokens(vector) if kind == "frames" else image_tokens(vector)
     blocks = len(tokens.grids)
     text = TextGuide(None, list(vector["text_pooled"]), sign=vector.settings["sign"])
     selection = CDPruner(keep=blocks * keep).select(tokens, text)
@@ -35,16 +36,17 @@ def replay(vector: Vector) -> dict[str, Any]:
     }
 
 
-def _qwen(vector: Vector, method: CDPruner) -> dict[str, Any]:
-    parts = pruned(vector, method)
-    kept, order = over_all(parts)
-    zeros = [torch.zeros(part.total) if part.scores is None else part.scores for part in parts]
+def _replay_qwen(vector: GoldenVector, method: CDPruner) -> dict[str, Any]:
+    selections = select_per_image(vector, method)
+    kept, order = join_images(selections)
+    scores = [torch.zeros(each.total) if each.scores is None else each.scores for each in selections]
+    gains = [torch.zeros(len(each)) if each.gains is None else each.gains for each in selections]
     return {
-        "relevance": torch.cat(zeros),
+        "relevance": torch.cat(scores),
         "order": order,
-        "gains": torch.cat([torch.zeros(len(part)) if part.gains is None else part.gains for part in parts]),
+        "gains": torch.cat(gains),
         "kept": kept,
-        "quotas": torch.tensor([len(part) for part in parts]),
+        "quotas": torch.tensor([len(each) for each in selections]),
         "rows_index": kept,
         "rows": vector["image_features"][kept],
     }

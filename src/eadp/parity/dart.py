@@ -1,4 +1,4 @@
-"""DART on its vectors: hidden states, keys and the final norm are given."""
+"""Replay of DART. The vectors give hidden states, keys and the weights of the final norm."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import torch
 
 from eadp.methods.dart import DART
 from eadp.methods.inside import DEPTH, Cut
-from eadp.parity.sequence import Shown, image_of, left, words_of
-from eadp.parity.vectors import Vector
+from eadp.parity.sequence import GivenLayerView, compaction_keeping, image_positions, text_positions
+from eadp.parity.vectors import GoldenVector
 
 
-def replay(vector: Vector) -> dict[str, Any]:
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run DART on the vector's inputs and return its outputs by name."""
     settings = vector.settings
-    fixed = settings["max_num_trunction"]
+    count = settings["max_num_trunction"]
     method = DART(
-        keep=1 - settings["reduction_ratio"] if fixed is None else fixed,
+        keep=1 - settings["reduction_ratio"] if count is None else count,
         visual_pivots=settings["visual_pivots"],
         text_pivots=settings["text_pivots"],
         layers=(settings["layer"],),
     )
-    image, words, hidden = image_of(vector), words_of(vector), vector["hidden"]
+    image, words, hidden = image_positions(vector), text_positions(vector), vector["hidden"]
     keys = vector["keys"].transpose(0, 1).flatten(1)
-    view = Shown(
+    view = GivenLayerView(
         visual=hidden[image],
         text=hidden[words],
         visual_keys=keys[image],
@@ -44,5 +45,5 @@ def replay(vector: Vector) -> dict[str, Any]:
         "per_pivot": added.shape[1],
         "added": added,
         "kept": kept,
-        "position_ids": left(vector, kept).columns(torch.arange(len(hidden))[None])[0],
+        "position_ids": compaction_keeping(vector, kept).columns(torch.arange(len(hidden))[None])[0],
     }

@@ -1,4 +1,4 @@
-"""DivPrune: its own release on LLaVA, EADP's repository crop by crop and frame by frame."""
+"""Replay of DivPrune: its own release on LLaVA, and EADP's repository crop by crop and frame by frame."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from torch import Tensor
 
 from eadp.core import VisualTokens
 from eadp.methods.divprune import DivPrune
-from eadp.parity.eadp_llava import visual_tokens
-from eadp.parity.eadp_video import frames
-from eadp.parity.vectors import Vector
+from eadp.parity.eadp_llava import image_tokens
+from eadp.parity.eadp_video import video_tokens
+from eadp.parity.vectors import GoldenVector
 
 
-def replay(vector: Vector) -> dict[str, Any]:
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run DivPrune on the vector's inputs and return its outputs by name."""
     kind, keep = vector.settings["kind"], vector.settings["K"]
     if kind == "crops_joint":
-        return _with_newlines(vector, visual_tokens(vector))
-    tokens = frames(vector) if kind == "frames" else visual_tokens(vector)
+        return _replay_with_newlines(vector, image_tokens(vector))
+    tokens = video_tokens(vector) if kind == "frames" else image_tokens(vector)
     method = DivPrune(keep=keep * len(tokens.grids), scope="block")
     if kind == "single":
         method = DivPrune(keep=vector.settings["ratio"])
@@ -37,23 +38,25 @@ def replay(vector: Vector) -> dict[str, Any]:
     }
 
 
-def _with_newlines(vector: Vector, tokens: VisualTokens) -> dict[str, Any]:
-    """One pool with a newline behind each row of the joined crops. These are equal, so which of them stays is a tie,
-    which is settled here as the release settled it."""
+def _replay_with_newlines(vector: GoldenVector, tokens: VisualTokens) -> dict[str, Any]:
+    """Run DivPrune on visual tokens and newline tokens together; one newline follows each row of the joined crops.
+
+    All newlines are equal, so which of them is kept is a tie. It is resolved here as the release resolved it.
+    """
     (rows, columns), (down, across) = vector.settings["grid"], vector.settings["layout"]
     total, count = len(tokens), rows * down
     tokens = replace(tokens, newlines=vector["newline"].expand(count, -1))
     assert tokens.sequence is not None
     whole, width = rows * columns, columns * across
-    # Behind each row of the joined crops one more place is taken.
-    places = tokens.sequence + ((tokens.sequence - whole).clamp(min=0) // width)
-    breaks = whole + torch.arange(1, count + 1) * (width + 1) - 1
+    # Positions in the sequence: each row of the joined crops is one position longer because of its newline.
+    positions = tokens.sequence + ((tokens.sequence - whole).clamp(min=0) // width)
+    newline_positions = whole + torch.arange(1, count + 1) * (width + 1) - 1
 
     method = DivPrune(keep=vector.settings["ratio"])
     picks, selection = method.picks(tokens), method.select(tokens)
     source = torch.where(picks.indices < total, picks.indices, -1)
-    theirs = vector["order"]
-    order = torch.where(source >= 0, places[source.clamp(min=0)], _settled(theirs, breaks, picks.indices - total))
+    newlines = _resolve_newline_ties(vector["order"], newline_positions, picks.indices - total)
+    order = torch.where(source >= 0, positions[source.clamp(min=0)], newlines)
     in_order = source[order.argsort()]
     features = torch.cat([tokens.features, vector["newline"][None]])
     return {
@@ -68,7 +71,9 @@ def _with_newlines(vector: Vector, tokens: VisualTokens) -> dict[str, Any]:
     }
 
 
-def _settled(theirs: Tensor, breaks: Tensor, ours: Tensor) -> Tensor:
-    """The release's newline where it picked one at this turn too, else ours."""
-    own = breaks[ours.clamp(0, len(breaks) - 1)]
-    return torch.where(torch.isin(theirs, breaks), theirs, own) if len(theirs) == len(own) else own
+def _resolve_newline_ties(released_order: Tensor, newline_positions: Tensor, picked_newlines: Tensor) -> Tensor:
+    """Return the newline that the release picked at each step if it picked one, otherwise ours."""
+    ours = newline_positions[picked_newlines.clamp(0, len(newline_positions) - 1)]
+    if len(released_order) != len(ours):
+        return ours
+    return torch.where(torch.isin(released_order, newline_positions), released_order, ours)

@@ -1,4 +1,4 @@
-"""EADP and its ablations on LLaVA-1.5."""
+"""Replay of EADP's ablations on LLaVA-1.5."""
 
 from eadp.parity.eadp_llava import replay
 

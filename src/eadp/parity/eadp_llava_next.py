@@ -1,4 +1,4 @@
-"""EADP on LLaVA-NeXT."""
+"""Replay of EADP on LLaVA-NeXT."""
 
 from eadp.parity.eadp_llava import replay
 

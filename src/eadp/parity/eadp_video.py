@@ -1,4 +1,4 @@
-"""EADP on LLaVA-Video."""
+"""Replay of EADP on LLaVA-Video."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import torch
 
 from eadp.core import TextGuide, VisualTokens
 from eadp.methods.eadp import EADP
-from eadp.parity.eadp_llava import picked_by_block, settings_of, stages
-from eadp.parity.vectors import Vector
+from eadp.parity.eadp_llava import eadp_settings, picks_per_block, stage_outputs
+from eadp.parity.vectors import GoldenVector
 
 
-def replay(vector: Vector) -> dict[str, Any]:
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run EADP on the vector's inputs and return its outputs by name."""
     given = vector.settings
-    tokens = frames(vector)
+    tokens = video_tokens(vector)
     text = TextGuide(list(vector["text_tokens"]), list(vector["text_pooled"]), sign=given["sign"])
-    method = EADP.published(len(tokens.grids) * given["K"], "llava_video", **settings_of(vector))
+    method = EADP.published(len(tokens.grids) * given["K"], "llava_video", **eadp_settings(vector))
     selection = method.select(tokens, text)
     assert selection.relevance is not None
-    order, gains = picked_by_block(selection, tokens)
+    order, gains = picks_per_block(selection, tokens)
     return {
-        **stages(selection.relevance, len(tokens.grids), 1, each_token=True),
+        **stage_outputs(selection.relevance, len(tokens.grids), 1, weights_per_token=True),
         "order": order,
         "gains": gains,
         "quotas": torch.tensor(selection.quotas),
@@ -30,8 +31,8 @@ def replay(vector: Vector) -> dict[str, Any]:
     }
 
 
-def frames(vector: Vector) -> VisualTokens:
-    """The frames of one clip."""
+def video_tokens(vector: GoldenVector) -> VisualTokens:
+    """Build the tokens of one clip, one block per frame."""
     features = vector["image_features"]
     aligned = vector["vision_features"].flatten(0, 1) if "vision_features" in vector else None
     return VisualTokens(features.flatten(0, 1), aligned, [tuple(vector.settings["grid"])] * len(features))

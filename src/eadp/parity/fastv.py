@@ -1,4 +1,4 @@
-"""FastV on its vectors: the last token's attention is given."""
+"""Replay of FastV. The vectors give the attention of the last token."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import torch
 
 from eadp.methods.fastv import FastV
 from eadp.methods.inside import DEPTH, Cut
-from eadp.parity.sequence import Shown, image_of, left
-from eadp.parity.vectors import Vector
+from eadp.parity.sequence import GivenLayerView, compaction_keeping, image_positions
+from eadp.parity.vectors import GoldenVector
 
 
-def replay(vector: Vector) -> dict[str, Any]:
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run FastV on the vector's inputs and return its outputs by name."""
     settings = vector.settings
     method = FastV(keep=settings["K"], layers=(settings["agg_layer"],))
     cut = next(iter(method.cuts(settings["N"], DEPTH)), Cut(settings["agg_layer"], settings["N"]))
-    image, hidden = image_of(vector), vector["hidden"]
-    view = Shown(visual=hidden[image], weights=vector["attention"].mean(0, keepdim=True)[:, image])
+    image, hidden = image_positions(vector), vector["hidden"]
+    view = GivenLayerView(visual=hidden[image], weights=vector["attention"].mean(0, keepdim=True)[:, image])
     chosen = method.choose(cut, view)
-    plan = left(vector, chosen.indices)
+    compaction = compaction_keeping(vector, chosen.indices)
     return {
         "scores": chosen.scores,
         "kept": chosen.indices,
-        "position_ids": plan.columns(torch.arange(len(hidden))[None])[0],
-        "rows": plan.rows(hidden[None])[0],
+        "position_ids": compaction.columns(torch.arange(len(hidden))[None])[0],
+        "rows": compaction.rows(hidden[None])[0],
     }

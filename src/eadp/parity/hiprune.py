@@ -1,4 +1,4 @@
-"""HiPrune on its golden vectors."""
+"""Replay of HiPrune."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from torch import Tensor
 from eadp.core import TowerAttention, VisualTokens
 from eadp.methods.hiprune import HiPrune
 from eadp.models.anyres import mosaic
-from eadp.parity.vectors import Vector
+from eadp.parity.vectors import GoldenVector
 
 
-def replay(vector: Vector) -> dict[str, Any]:
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run HiPrune on the vector's inputs and return its outputs by name."""
     settings = vector.settings
     method = HiPrune(
         keep=settings["retain"] if settings["kind"] == "qwen" else settings["K_total"],
         alpha=settings["alpha"],
-        object_layer=settings["object_layer"] - 1,  # The release counts it from 1.
+        object_layer=settings["object_layer"] - 1,  # the release counts layers from 1
         deep_layer=settings["deep_layer_from_end"],
     )
-    tokens = _tokens(vector, method)
-    found = method.select(tokens)
+    tokens = _build_tokens(vector, method)
+    selection = method.select(tokens)
     picked = list(zip(method.picked(tokens), tokens.blocks, strict=True))
     chosen = [torch.cat([part.anchors, part.buffers]).sort().values + block.start for part, block in picked]
-    order = tokens.in_sequence(found.indices)
+    in_order = tokens.in_sequence(selection.indices)
     return {
         "anchors": torch.cat([part.anchors + block.start for part, block in picked]),
         "anchors_and_buffers": torch.cat(chosen),
-        "kept": found.indices,
-        "quotas": found.quotas,
-        "rows_index": order,
-        "rows": tokens.features[order],
+        "kept": selection.indices,
+        "quotas": selection.quotas,
+        "rows_index": in_order,
+        "rows": tokens.features[in_order],
     }
 
 
-def _tokens(vector: Vector, method: HiPrune) -> VisualTokens:
+def _build_tokens(vector: GoldenVector, method: HiPrune) -> VisualTokens:
     settings, grid = vector.settings, tuple(vector.settings["grid"])
     depth = settings["depth"]
     if settings["kind"] == "qwen":

@@ -1,4 +1,4 @@
-"""PruMerge+ on its golden vectors."""
+"""Replay of PruMerge+."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from torch import Tensor
 from eadp.core import TowerAttention, VisualTokens, outliers
 from eadp.methods.prumerge import PruMerge
 from eadp.models.family import TowerRows
-from eadp.parity.vectors import Vector
+from eadp.parity.vectors import GoldenVector
 from eadp.runtime.merge import Merge
 from eadp.runtime.probe import Heads
 from eadp.runtime.vision import tower_layer
 
 
-def replay(vector: Vector) -> dict[str, Any]:
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run PruMerge+ on the vector's inputs and return its outputs by name."""
     settings, hidden = vector.settings, vector["hidden"]
     query, key = (vector[name][None, None] for name in ("queries", "keys"))
     heads = Heads(query, key, query.shape[-1] ** -0.5)
@@ -26,22 +27,23 @@ def replay(vector: Vector) -> dict[str, Any]:
     features, grid = vector.project(hidden[1:]), tuple(settings["grid"])
     tokens = VisualTokens(features, None, [grid], attention=[attention], tower=hidden[1:], tower_cls=hidden[:1])
     method = PruMerge(neighbours=settings["neighbours"])
-    found = method.select(tokens)
-    scores, rows, merge = cast(Tensor, found.scores), cast(Tensor, found.rows)[:-1], cast(Tensor, found.merge)
-    out = int(outliers(scores).sum())
-    gained = merge[:-1].clone()
-    gained[torch.arange(len(rows)), rows] = 0
+    selection = method.select(tokens)
+    scores, merge = cast(Tensor, selection.scores), cast(Tensor, selection.merge)
+    rows = cast(Tensor, selection.rows)[:-1]
+    outlier_count = int(outliers(scores).sum())
+    neighbour_weights = merge[:-1].clone()
+    neighbour_weights[torch.arange(len(rows)), rows] = 0
     tower = TowerRows(hidden[1:], hidden[:1], vector.project)
-    sent = Merge(0, torch.arange(len(tokens)), found.indices, merge, rows=found.rows, tower=tower)
+    merged = Merge(0, torch.arange(len(tokens)), selection.indices, merge, rows=selection.rows, tower=tower)
     return {
         "attention": scores,
-        "outliers": rows[:out],
-        "even": rows[out:],
-        "step": method.step(out / len(tokens)),
+        "outliers": rows[:outlier_count],
+        "even": rows[outlier_count:],
+        "step": method.step(outlier_count / len(tokens)),
         "kept": rows.sort().values,
         "rows_index": rows,
-        "neighbours": gained.nonzero()[:, 1].view(len(rows), -1),
+        "neighbours": neighbour_weights.nonzero()[:, 1].view(len(rows), -1),
         "rows_hidden": merge @ hidden[1:],
-        "rows": sent.received(features),
-        "count": len(found),
+        "rows": merged.received(features),
+        "count": len(selection),
     }

@@ -1,4 +1,4 @@
-"""PyramidDrop on its vectors: the runtime's own prefill at the input of three Llama layers with the given weights."""
+"""Replay of PyramidDrop: the runtime's own prefill, on Llama layers with the weights that the vectors give."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from transformers import AutoModel, LlamaConfig
 from eadp.methods.inside import DEPTH
 from eadp.methods.pyramiddrop import PyramidDrop
 from eadp.models.family import Picture
-from eadp.parity.sequence import image_of, words_of
-from eadp.parity.vectors import Vector
+from eadp.parity.sequence import image_positions, text_positions
+from eadp.parity.vectors import GoldenVector
 from eadp.runtime.decoder import Decoder
 from eadp.runtime.ledger import Ledger
 from eadp.runtime.passes import Prefill
@@ -21,11 +21,12 @@ from eadp.runtime.remaining import Remaining, Rest
 from eadp.runtime.sight import Placed
 
 
-def replay(vector: Vector) -> dict[str, Any]:
-    model, settings = language_model(vector), vector.settings
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run PyramidDrop on the vector's inputs and return its outputs by name."""
+    model, settings = build_language_model(vector), vector.settings
     method = PyramidDrop(layers=tuple(settings["layer_list"]), shares=tuple(settings["ratios"]))
     cuts = method.cuts(settings["N"], DEPTH)
-    image, words, states = image_of(vector), words_of(vector), vector["states_0"][None]
+    image, words, states = image_positions(vector), text_positions(vector), vector["states_0"][None]
     placed = Placed(Picture.plain([(1, len(image))]), 0, image)
     rest = Rest(placed, 0, image, torch.ones(len(image), dtype=torch.bool), torch.arange(len(image)))
     group = Remaining([rest], {cut.layer: cut for cut in cuts}, image, words, states.shape[1] - 1)
@@ -34,21 +35,21 @@ def replay(vector: Vector) -> dict[str, Any]:
     prefill = Prefill(prompted, [group], 1, method, method.positions, method.newlines, Decoder(model), False)
     prefill.ids = torch.arange(length)[None]
     given = {"attention_mask": None, "position_embeddings": model.rotary_emb(states, prefill.ids)}
-    answers: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
     for number, cut in enumerate(cuts):
         prefill.enter(cut.layer, model.layers[number], vector[f"states_{number}"][None], given)
         (chosen,) = prefill.steps[-1].selections
-        answers |= {
+        outputs |= {
             f"scores_{number}": chosen.scores,
             f"kept_local_{number}": chosen.indices,
             f"kept_{number}": rest.kept,
             f"position_ids_{number}": prefill.positions_at(cut.layer)[0][0],
         }
-    return answers
+    return outputs
 
 
-def language_model(vector: Vector) -> Any:
-    """As many layers as there are cuts, of which only what comes before attention matters."""
+def build_language_model(vector: GoldenVector) -> Any:
+    """Build a Llama with one layer per cut. Weights that only act after the attention scores stay 0."""
     settings, cuts = vector.settings, len(vector.settings["layer_list"])
     model = AutoModel.from_config(
         LlamaConfig(

@@ -1,4 +1,4 @@
-"""SparseVLM on its vectors: one cut whose attention is given, or the schedule of all."""
+"""Replay of SparseVLM. A vector holds either one cut, with its attention given, or the schedule of all cuts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from torch import Tensor
 
 from eadp.methods.inside import per_layer
 from eadp.methods.sparsevlm import PUBLISHED, PUBLISHED_TOTAL, SparseVLM, rater_fit, raters
-from eadp.parity.sequence import Shown
-from eadp.parity.vectors import Vector
+from eadp.parity.sequence import GivenLayerView
+from eadp.parity.vectors import GoldenVector
 
 
-def replay(vector: Vector) -> dict[str, Any]:
-    return schedule(vector) if vector.settings["kind"] == "schedule" else cut(vector)
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run SparseVLM on the vector's inputs and return its outputs by name."""
+    return _replay_schedule(vector) if vector.settings["kind"] == "schedule" else _replay_cut(vector)
 
 
-def schedule(vector: Vector) -> dict[str, Any]:
+def _replay_schedule(vector: GoldenVector) -> dict[str, Any]:
     settings = vector.settings
     total, depth, table = settings["N"], settings["depth"], tuple(settings["table"])
-    named = total == PUBLISHED_TOTAL and PUBLISHED.get(settings["retain"]) == table
-    method = SparseVLM(keep=settings["retain"]) if named else SparseVLM(table=table)
+    is_published = total == PUBLISHED_TOTAL and PUBLISHED.get(settings["retain"]) == table
+    method = SparseVLM(keep=settings["retain"]) if is_published else SparseVLM(table=table)
     cuts = method.cuts(total, depth)
     return {
         "tokens_entering_layer": per_layer(cuts, total, depth),
@@ -29,31 +30,31 @@ def schedule(vector: Vector) -> dict[str, Any]:
     }
 
 
-def cut(vector: Vector) -> dict[str, Any]:
+def _replay_cut(vector: GoldenVector) -> dict[str, Any]:
     states = vector["layer_output"]
-    view = Shown(
+    view = GivenLayerView(
         visual=states,
         visual_inputs=vector["visual_inputs"],
         text_inputs=vector["text_inputs"],
         weights=vector["attention"].mean(0),
     )
     method = SparseVLM(table=(vector.settings["keep"],) * 3)
-    here = method.cuts(len(states), 32)[0]
-    chosen = method.choose(here, view)
+    cut = method.cuts(len(states), 32)[0]
+    selection = method.choose(cut, view)
     fit = rater_fit(view.visual_inputs, view.text_inputs)
-    scores, merge = cast(Tensor, chosen.scores), cast(Tensor, chosen.merge)
-    back = method.recycling(here, scores, states)
-    rows, kept = merge @ states, here.keep - here.merged
+    scores, merge = cast(Tensor, selection.scores), cast(Tensor, selection.merge)
+    recycling = method.recycling(cut, scores, states)
+    rows, kept = merge @ states, cut.keep - cut.merged
     return {
         "rater_fit": fit,
         "raters": raters(fit),
         "scores": scores,
-        "kept": cast(Tensor, chosen.rows)[:kept],
-        "candidates": back.candidates,
-        "centres": back.centres,
-        "cluster_of": back.cluster,
-        "clusters": here.merged,
+        "kept": cast(Tensor, selection.rows)[:kept],
+        "candidates": recycling.candidates,
+        "centres": recycling.centres,
+        "cluster_of": recycling.cluster,
+        "clusters": cut.merged,
         "merged": rows[kept:],
         "rows": rows,
-        "tokens_after": here.keep,
+        "tokens_after": cut.keep,
     }

@@ -1,4 +1,4 @@
-"""TRIM on its golden vectors."""
+"""Replay of TRIM."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from torch.nn import functional as F
 from eadp.core import TextGuide, VisualTokens
 from eadp.methods.trim import TRIM
 from eadp.models.family import TowerRows
-from eadp.parity.vectors import Vector
+from eadp.parity.vectors import GoldenVector
 from eadp.runtime.merge import Merge
 
 
-def replay(vector: Vector) -> dict[str, Any]:
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run TRIM on the vector's inputs and return its outputs by name."""
     settings, hidden = vector.settings, vector["hidden"]
     normed = F.layer_norm(hidden, hidden.shape[-1:], vector["ln_weight"], vector["ln_bias"], eps=1e-5)
     aligned, features = F.linear(normed, vector["visual_projection"]), vector.project(hidden)
     tokens = VisualTokens(features, aligned, [tuple(settings["grid"])], tower=hidden)
     text = TextGuide(None, vector["text_pooled"], sign=settings["sign"])
     ratio = settings["ratio"]
-    found = TRIM(keep=None if ratio == -1 else float(ratio)).select(tokens, text)
-    merge, tower = cast(Tensor, found.merge), TowerRows(hidden, None, vector.project)
-    sent = Merge(0, torch.arange(len(tokens)), found.indices, merge, rows=found.rows, tower=tower)
+    selection = TRIM(keep=None if ratio == -1 else float(ratio)).select(tokens, text)
+    merge, tower = cast(Tensor, selection.merge), TowerRows(hidden, None, vector.project)
+    merged = Merge(0, torch.arange(len(tokens)), selection.indices, merge, rows=selection.rows, tower=tower)
     return {
         "image_embeds": aligned,
-        "scores": found.scores,
-        "kept": cast(Tensor, found.rows)[:-1],
+        "scores": selection.scores,
+        "kept": cast(Tensor, selection.rows)[:-1],
         "rows_hidden": merge @ hidden,
-        "rows": sent.received(features),
-        "count": len(found),
+        "rows": merged.received(features),
+        "count": len(selection),
     }

@@ -1,4 +1,18 @@
-"""Golden vectors: the inputs of one call of a released implementation, its settings, and what it answered."""
+"""Golden vectors: recorded calls of released implementations, and the comparison of our outputs with theirs.
+
+A golden vector holds the inputs of one call of an authors' release, its settings, and everything it returned. We run
+our method on the same inputs and compare every output array:
+
+- Whole numbers (kept tokens, picks in order, quotas, positions) must be equal.
+- Real numbers must agree within `RELATIVE_TOLERANCE` of the array's largest absolute value. The release and we add up
+  floating-point numbers in different orders, so the last digits differ.
+- Some computations amplify rounding errors beyond that tolerance. For example, word weights are a softmax of entropies
+  divided by γ = 0.01. There, an error is accepted if it is at most `PERTURBATION_FACTOR` times the effect of rounding
+  itself: every real input is changed by at most one float32 rounding, and we measure how much our own output changes.
+  Three random changes are tried, and the largest effect counts.
+
+An output that we do not compute, or that has another shape, is a difference as well.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +28,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-TOLERANCE = 1e-4
-"""Of real numbers, as a share of the largest of an array; whole numbers must be equal."""
+RELATIVE_TOLERANCE = 1e-4
+"""Accepted error of real numbers, relative to the largest absolute value of the array."""
 
-MAGNIFIED = 10.0
-"""Where a computation magnifies the rounding of its inputs more than that (softmax of entropies over γ = 0.01), as many
-times what moving the inputs by one rounding of float32 does."""
+PERTURBATION_FACTOR = 10.0
+"""Accepted error of real numbers beyond that, relative to the effect of changing the inputs by one float32 rounding."""
 
-LARGEST = 64 << 20
-"""Bytes that a vector's file may have."""
+PERTURBATIONS = 3
+"""Number of random changes of the inputs by which that effect is measured."""
+
+MAX_FILE_BYTES = 64 << 20
+"""Size above which a file is rejected."""
 
 
 @dataclass(frozen=True)
-class Vector:
-    """One call. method: the folder's name; case: the file's; arrays: inputs and outputs by name."""
+class GoldenVector:
+    """One recorded call of a released implementation.
+
+    Attributes:
+        method: Name of the folder, which is the name of the module in `eadp.parity` that replays it.
+        case: Name of the file without its suffix.
+        settings: Settings of the call. Also `repository` and `commit` of the release, and the names of the arrays that
+            are `inputs` and `outputs`.
+        arrays: Inputs and outputs by name.
+    """
 
     method: str
     case: str
@@ -35,16 +59,21 @@ class Vector:
     arrays: Mapping[str, NDArray[Any]]
 
     @classmethod
-    def load(cls, path: Path) -> Vector:
-        if path.stat().st_size > LARGEST:
-            raise ValueError(f"{path} is larger than {LARGEST >> 20} MiB: no golden vector is")
+    def load(cls, path: Path) -> GoldenVector:
+        """Load METHOD/CASE.npz.
+
+        Raises:
+            ValueError: If the file is larger than `MAX_FILE_BYTES`.
+        """
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB, which no golden vector is")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name != "settings"}
             settings = json.loads(str(file["settings"]))
         return cls(path.parent.name, path.stem, settings, arrays)
 
     def __getitem__(self, name: str) -> Tensor:
-        """An array as a tensor."""
+        """Return an array as a tensor."""
         return torch.from_numpy(np.array(self.arrays[name]))
 
     def __contains__(self, name: str) -> bool:
@@ -52,11 +81,11 @@ class Vector:
 
     @property
     def outputs(self) -> list[str]:
-        """What the release answered, by name."""
+        """Names of the arrays that the release returned."""
         return list(self.settings["outputs"])
 
-    def moved(self, seed: int) -> Vector:
-        """The same with every real input moved by at most one rounding of float32."""
+    def perturbed(self, seed: int) -> GoldenVector:
+        """Return a copy in which every real input is changed at random by at most one float32 rounding."""
         random = np.random.default_rng(seed)
         arrays = dict(self.arrays)
         for name in self.settings["inputs"]:
@@ -67,41 +96,50 @@ class Vector:
         return replace(self, arrays=arrays)
 
     def project(self, rows: Tensor) -> Tensor:
-        """The model's projector: linear, GELU, linear."""
+        """Apply the model's projector: linear, GELU, linear."""
         hidden = F.gelu(F.linear(rows, self["proj_w1"], self["proj_b1"]))
         return F.linear(hidden, self["proj_w2"], self["proj_b2"])
 
 
-def vectors_in(folder: Path) -> Iterator[Vector]:
-    """All the vectors below a folder, method by method."""
+def load_vectors(folder: Path) -> Iterator[GoldenVector]:
+    """Load all vectors METHOD/CASE.npz of a folder, method by method."""
     for path in sorted(folder.glob("*/*.npz")):
-        yield Vector.load(path)
+        yield GoldenVector.load(path)
 
 
-Replay = Callable[[Vector], Mapping[str, Any]]
-"""Runs our method on a vector's inputs and gives its outputs by name."""
+Replay = Callable[[GoldenVector], Mapping[str, Any]]
+"""Runs our method on a vector's inputs and returns our outputs by name."""
 
 
-def differences(vector: Vector, replay: Replay) -> list[str]:
-    """The outputs in which we differ from the release, and how; an output that we do not give differs too."""
+def find_differences(vector: GoldenVector, replay: Replay) -> list[str]:
+    """Replay a vector and compare our outputs with the release's, by the rules of this module.
+
+    Args:
+        vector: The recorded call.
+        replay: Runs our method on a vector's inputs.
+
+    Returns:
+        One sentence per output that differs. Empty if we agree with the release.
+    """
     ours = {name: np.asarray(value) for name, value in replay(vector).items()}
-    moved: list[Mapping[str, Any]] = []
-    found = []
+    perturbed: list[Mapping[str, Any]] = []
+    differences = []
     for name in vector.outputs:
-        want, got = vector.arrays[name], ours.get(name)
-        if got is None:
-            found.append(f"{name}: missing")
-        elif want.shape != got.shape:
-            found.append(f"{name}: shape {got.shape} instead of {want.shape}")
-        elif np.issubdtype(want.dtype, np.integer):
-            if wrong := int((want != got).sum()):
-                found.append(f"{name}: {wrong} of {want.size} differ")
-        elif (off := _largest(got - want)) > TOLERANCE * _largest(want):
-            moved = moved or [replay(vector.moved(seed)) for seed in range(3)]
-            if off > MAGNIFIED * max(_largest(np.asarray(each[name]) - got) for each in moved):
-                found.append(f"{name}: off by up to {off:.2g}")
-    return found
+        expected, actual = vector.arrays[name], ours.get(name)
+        if actual is None:
+            differences.append(f"{name}: missing")
+        elif expected.shape != actual.shape:
+            differences.append(f"{name}: shape {actual.shape} instead of {expected.shape}")
+        elif np.issubdtype(expected.dtype, np.integer):
+            if wrong := int((expected != actual).sum()):
+                differences.append(f"{name}: {wrong} of {expected.size} differ")
+        elif (error := _max_abs(actual - expected)) > RELATIVE_TOLERANCE * _max_abs(expected):
+            perturbed = perturbed or [replay(vector.perturbed(seed)) for seed in range(PERTURBATIONS)]
+            effect = max(_max_abs(np.asarray(outputs[name]) - actual) for outputs in perturbed)
+            if error > PERTURBATION_FACTOR * effect:
+                differences.append(f"{name}: off by up to {error:.2g}")
+    return differences
 
 
-def _largest(values: NDArray[Any]) -> float:
+def _max_abs(values: NDArray[Any]) -> float:
     return float(np.abs(values).max(initial=0.0))

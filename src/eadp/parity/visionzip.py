@@ -1,7 +1,8 @@
-"""VisionZip on its golden vectors."""
+"""Replay of VisionZip."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -11,29 +12,33 @@ from eadp.core import Selection, TowerAttention, VisualTokens
 from eadp.methods.visionzip import VisionZip
 from eadp.models.anyres import mosaic
 from eadp.models.family import TowerRows
-from eadp.parity.vectors import Vector
+from eadp.parity.vectors import GoldenVector
 from eadp.runtime.merge import Merge
 
 
-def replay(vector: Vector) -> dict[str, Any]:
-    """Crop by crop for what each of them does, then all of them together for the rows that are sent."""
+def replay(vector: GoldenVector) -> dict[str, Any]:
+    """Run VisionZip on the vector's inputs and return its outputs by name.
+
+    Each crop is pruned alone for the outputs per crop, then all crops together for the rows that the language model
+    receives.
+    """
     settings = vector.settings
     keep, dominant, crops = settings["K"], settings["dominant"], settings["crops"]
     method = VisionZip(keep=keep, contextual=settings["contextual"])
-    alone = [(tokens, method.select(tokens)) for tokens in (_tokens(vector, [crop]) for crop in range(crops))]
-    rows = torch.stack([cast(Tensor, found.rows) for _, found in alone])
-    together = _tokens(vector, range(crops))
-    sent = VisionZip(keep=keep * crops, contextual=settings["contextual"]).select(together)
+    per_crop = [(tokens, method.select(tokens)) for tokens in (_build_tokens(vector, [crop]) for crop in range(crops))]
+    rows = torch.stack([cast(Tensor, selection.rows) for _, selection in per_crop])
+    all_tokens = _build_tokens(vector, range(crops))
+    all_selected = VisionZip(keep=keep * crops, contextual=settings["contextual"]).select(all_tokens)
     return {
         "dominant": rows[:, 1:dominant],
         "targets": rows[:, dominant:],
-        "assigned_to": torch.stack([_assigned(found, dominant) for _, found in alone]),
-        "rows_hidden": torch.stack([_merged(tokens, found) for tokens, found in alone]),
-        "rows": _received(vector, together, sent),
+        "assigned_to": torch.stack([_assigned_targets(selection, dominant) for _, selection in per_crop]),
+        "rows_hidden": torch.stack([_merge_in_tower(tokens, selection) for tokens, selection in per_crop]),
+        "rows": _received_rows(vector, all_tokens, all_selected),
     }
 
 
-def _tokens(vector: Vector, crops: Any) -> VisualTokens:
+def _build_tokens(vector: GoldenVector, crops: Sequence[int]) -> VisualTokens:
     crops = list(crops)
     grid, hidden = tuple(vector.settings["grid"]), vector["hidden"][crops]
     keys = vector["keys"][crops][:, :, 1:].transpose(1, 2).flatten(0, 1)
@@ -51,22 +56,25 @@ def _tokens(vector: Vector, crops: Any) -> VisualTokens:
     )
 
 
-def _merged(tokens: VisualTokens, found: Selection) -> Tensor:
-    """Before the projector, in the language model's order."""
-    return cast(Tensor, found.merge) @ torch.cat([cast(Tensor, tokens.tower), cast(Tensor, tokens.tower_cls)])
+def _merge_in_tower(tokens: VisualTokens, selection: Selection) -> Tensor:
+    """Return the merged rows before the projector, in the language model's order."""
+    return cast(Tensor, selection.merge) @ torch.cat([cast(Tensor, tokens.tower), cast(Tensor, tokens.tower_cls)])
 
 
-def _assigned(found: Selection, dominant: int) -> Tensor:
-    """N, the target that each token joined; −1 for dominant ones and targets."""
-    targets, merge = cast(Tensor, found.rows)[dominant:], cast(Tensor, found.merge)[dominant:, : found.total]
-    assigned = torch.full((found.total,), -1)
+def _assigned_targets(selection: Selection, dominant: int) -> Tensor:
+    """Return the target that each of the N tokens is merged into; −1 for dominant tokens and targets."""
+    targets = cast(Tensor, selection.rows)[dominant:]
+    merge = cast(Tensor, selection.merge)[dominant:, : selection.total]
+    assigned = torch.full((selection.total,), -1)
     for target, members in zip(targets, merge, strict=True):
         assigned[members != 0] = target
     assigned[targets] = -1
     return assigned
 
 
-def _received(vector: Vector, tokens: VisualTokens, found: Selection) -> Tensor:
+def _received_rows(vector: GoldenVector, tokens: VisualTokens, selection: Selection) -> Tensor:
+    """Return the rows that the language model receives."""
     tower = TowerRows(cast(Tensor, tokens.tower), tokens.tower_cls, vector.project)
-    merge = Merge(0, torch.arange(len(tokens)), found.indices, cast(Tensor, found.merge), rows=found.rows, tower=tower)
+    weights = cast(Tensor, selection.merge)
+    merge = Merge(0, torch.arange(len(tokens)), selection.indices, weights, rows=selection.rows, tower=tower)
     return merge.received(tokens.features)

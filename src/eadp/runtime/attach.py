@@ -65,7 +65,7 @@ def attach(
                  too. Default: what the model's configuration asks for (`eadp_positions`), else the method's release.
     budget_over: "image": a budget for each image or clip; "prompt": one over all that a prompt has.
     newlines:    which newline tokens stay: "none", those of "kept rows", or "all". Default: as the method's release.
-                 They come on top of `keep`; `Selection.sent` counts them.
+                 They come on top of `keep`; `Selection.tokens_sent` counts them.
     unpad:       False keeps what LLaVA-NeXT crops away of its padded crops, in the model and in the processor, so that
                  every crop has all its tokens, as in the releases of EADP and CDPruner.
     """

@@ -122,8 +122,8 @@ class Chooser:
             tower_cls=_class_rows(extra, features.device),
             sequence=_sequence(pictures, features.device),
             newlines=newline_rows if self.newlines == "chosen" else None,
-            extra=extra.rows,
-            extra_grids=extra.grids,
+            downsampled=extra.rows,
+            downsampled_grids=extra.grids,
         )
         with trace.part("selection"):
             return checked(method.select(tokens, text), tokens), extra
@@ -188,7 +188,7 @@ def _on(text: TextGuide, device: torch.device) -> TextGuide:
 def checked(selection: Selection, tokens: VisualTokens) -> Selection:
     """The selection, if it is one that the runtime can carry out."""
     indices, merge, total = selection.indices, selection.merge, len(tokens)
-    beside = tokens.tower_cls if selection.merge_space == "tower" else tokens.extra
+    beside = tokens.tower_cls if selection.merge_space == "tower" else tokens.downsampled
     sources = total if beside is None else total + len(beside)
     if selection.total != total:
         raise ValueError(f"{selection.method} selected from {selection.total} tokens, but was given {total}")

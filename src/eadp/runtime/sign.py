@@ -174,7 +174,7 @@ def localise(text: TextGuide, tokens: VisualTokens, boxes: Sequence[Box], sign: 
             "give images that the processor does not cut into pieces"
         )
     inside = cells_inside(tokens.grids[0], boxes).to(tokens.aligned.device)
-    found = relevance(tokens.aligned[tokens.blocks[0]], text.tokens, text.pooled, sign=sign, how=Scoring(q=q))
+    found = relevance(tokens.aligned[tokens.blocks[0]], text.tokens, text.pooled, sign=sign, scoring=Scoring(q=q))
     maps = {"global": found.global_score, "dense": found.dense_score}
     scores = {name: score for name, score in maps.items() if score is not None}
     return Localisation(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eadp.core import CosineRows
+from eadp.core import LazySimilarity
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,20 @@ class Replay:
 
 
 def replay(features: Tensor, weights: Tensor, blocks: Sequence[slice], order: Tensor | None, indices: Tensor) -> Replay:
-    """Tokens represent tokens of their own block, as in `cover_by_quota`."""
+    """Tokens represent tokens of their own block, as in `facility_location_by_quota`."""
     order = (indices if order is None else order).cpu()
     gains = torch.zeros(len(order), dtype=torch.float64)
     events: list[Tensor] = []
     alike: list[Tensor] = []
     everything = 0.0
     for block in blocks:
-        rows = CosineRows.of(features[block])
+        rows = LazySimilarity.from_features(features[block])
         weight = weights[block].detach().cpu().double()
-        everything += float(weight @ rows.own.cpu().double())
+        everything += float(weight @ rows.diagonal.cpu().double())
         steps = ((order >= block.start) & (order < block.stop)).nonzero().flatten()
         covered = torch.zeros_like(weight)
         for step in steps.tolist():
-            similar = rows.rows((order[step : step + 1] - block.start).to(rows.unit.device))[0].cpu()
+            similar = rows.rows((order[step : step + 1] - block.start).to(rows.unit_features.device))[0].cpu()
             better = (similar > covered).nonzero().flatten()
             gains[step] = weight[better] @ (similar[better].double() - covered[better])
             covered[better] = similar[better].double()

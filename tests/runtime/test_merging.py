@@ -1,4 +1,4 @@
-"""Rows that are merged before the model's projector: what reaches the language model, in which order and where."""
+"""Merged rows: which rows the language model receives, in which order and at which positions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEFORE: dict[str, tuple[str, Sizes]] = {
     "qwen2_5_vl clip": ("qwen2_5_vl", [[(2, 16, 24)]]),
     "qwen3_vl": ("qwen3_vl", [[(24, 40)]]),
 }
-BEHIND: dict[str, tuple[str, Sizes]] = {
+AFTER: dict[str, tuple[str, Sizes]] = {
     "llava_onevision scaled down": ("llava_onevision", [[(100, 100)]]),
     "llava_onevision clip": ("llava_onevision", [[(3, 28, 28)]]),
     "gemma3": ("gemma3", [[(32, 32)]]),
@@ -42,9 +42,15 @@ BEHIND: dict[str, tuple[str, Sizes]] = {
 
 
 @dataclass(frozen=True)
-class Sent:
-    """rows: what the language model gets of the image, in order; before: N×d, the same unpruned, in the tokens' order;
-    tokens: the columns of the prompt that the N tokens have; columns: those that the rows fill."""
+class Received:
+    """What the language model receives for one image.
+
+    Attributes:
+        rows: The image's rows, in order.
+        before: N×d, the image's rows without pruning, in the order of the tokens.
+        tokens: N, the column of the prompt of each token.
+        columns: The columns that `rows` fill.
+    """
 
     pruned: Pruned
     selection: Selection
@@ -55,7 +61,7 @@ class Sent:
     deepstack: list[Tensor]
 
 
-def sent(family: str, sizes: Sizes, method: str | Method, **settings: Any) -> Sent:
+def receive(family: str, sizes: Sizes, method: str | Method, **settings: Any) -> Received:
     model, inputs, calls = tiny.model(family), tiny.inputs(family, sizes), []
     name = method if isinstance(method, str) else method.name
     if "text" in REGISTRY[name].needs:
@@ -77,7 +83,7 @@ def sent(family: str, sizes: Sizes, method: str | Method, **settings: Any) -> Se
     tokens = placeholder.nonzero().flatten()[one.slots]
     columns = (placeholder & pruned.columns[0]).nonzero().flatten()
     physical = pruned.columns[0].cumsum(0)[columns] - 1
-    return Sent(
+    return Received(
         pruned,
         selection,
         shortened["inputs_embeds"][0, physical],
@@ -88,9 +94,11 @@ def sent(family: str, sizes: Sizes, method: str | Method, **settings: Any) -> Se
     )
 
 
-def by_hand(family: str, sizes: Sizes, given: Sent) -> Tensor:
-    """The model's projector on the merged rows of its tower. Which of those a token is, is told by what the projector
-    made of it."""
+def merge_and_project(family: str, sizes: Sizes, given: Received) -> Tensor:
+    """Merge the tower's rows and apply the model's projector.
+
+    The tower's row of a token is the one that the projector maps to the token's features.
+    """
     model, inputs, calls = tiny.model(family), tiny.inputs(family, sizes), []
     qwen = family.startswith("qwen")
     projector = model.base_model.get_submodule("visual.merger" if qwen else "multi_modal_projector")
@@ -116,15 +124,15 @@ def by_hand(family: str, sizes: Sizes, given: Sent) -> Tensor:
 
 @pytest.mark.parametrize("name", MERGERS)
 @pytest.mark.parametrize("case", BEFORE)
-def test_merged_rows_go_through_the_model_s_own_projector(case: str, name: str) -> None:
+def test_merged_rows_pass_through_the_projector_of_the_model(case: str, name: str) -> None:
     family, sizes = BEFORE[case]
-    given = sent(family, sizes, name, keep=7)
+    given = receive(family, sizes, name, keep=7)
     selection = given.selection
     assert selection.merge_space == "tower"
     assert not any("behind the projector" in note for note in selection.notes)
     assert len(given.rows) == len(selection) == (8 if name == "trim" else 7)
-    torch.testing.assert_close(given.rows, by_hand(family, sizes, given), rtol=1e-4, atol=1e-4)
-    # A token that absorbs nothing is the model's own row, bit for bit.
+    torch.testing.assert_close(given.rows, merge_and_project(family, sizes, given), rtol=1e-4, atol=1e-4)
+    # A token that absorbs nothing is bit for bit the row of the unpruned model.
     alone = (selection.merge[:, : selection.total] == 1).any(1) & ((selection.merge != 0).sum(1) == 1)
     assert bool(alone.any()) == (name != "prumerge")
     assert torch.equal(given.rows[alone], given.before[selection.rows[alone]])
@@ -133,17 +141,17 @@ def test_merged_rows_go_through_the_model_s_own_projector(case: str, name: str) 
 
 
 @pytest.mark.parametrize("name", MERGERS)
-@pytest.mark.parametrize("case", BEHIND)
-def test_where_the_projector_takes_no_single_row_merging_is_behind_it(case: str, name: str) -> None:
-    given = sent(*BEHIND[case], name, keep=7)
+@pytest.mark.parametrize("case", AFTER)
+def test_rows_are_merged_after_a_projector_that_does_not_map_single_rows(case: str, name: str) -> None:
+    given = receive(*AFTER[case], name, keep=7)
     assert given.selection.merge_space == "features"
     assert any("behind the projector" in note for note in given.selection.notes)
     torch.testing.assert_close(given.rows, given.selection.merge @ given.before, rtol=1e-4, atol=1e-4)
 
 
-def test_rows_of_tiles_stay_with_their_tiles() -> None:
-    """Idefics3 has marks between its tiles: each tile's columns hold rows of its own."""
-    given = sent(*BEHIND["idefics3"], "visionzip", keep=13)
+def test_rows_stay_within_their_tiles() -> None:
+    """Idefics3 has separator tokens between its tiles, so each tile's columns hold rows of that tile."""
+    given = receive(*AFTER["idefics3"], "visionzip", keep=13)
     (one,) = given.pruned.pictures
     owner = torch.repeat_interleave(torch.tensor([rows * columns for rows, columns in one.grids]))
     at = {int(column): int(owner[token]) for token, column in enumerate(given.tokens)}
@@ -151,11 +159,11 @@ def test_rows_of_tiles_stay_with_their_tiles() -> None:
 
 
 @pytest.mark.parametrize("name", MERGERS)
-def test_where_positions_stay_rows_take_the_columns_of_their_tokens(name: str) -> None:
-    """And a row that stands for no token takes the column that is left."""
+def test_with_kept_positions_rows_take_the_columns_of_their_tokens(name: str) -> None:
+    """A row that stands for no token takes the remaining column."""
     for family, sizes in (BEFORE["llava_next"], BEFORE["qwen3_vl"]):
-        renumbered = sent(family, sizes, name, keep=0.4)
-        kept = sent(family, sizes, name, keep=0.4, positions="keep")
+        renumbered = receive(family, sizes, name, keep=0.4)
+        kept = receive(family, sizes, name, keep=0.4, positions="keep")
         assert torch.equal(kept.columns, renumbered.columns)
         rows = renumbered.selection.rows
         own = rows >= 0
@@ -165,16 +173,16 @@ def test_where_positions_stay_rows_take_the_columns_of_their_tokens(name: str) -
         left = torch.ones(len(rows), dtype=torch.bool)
         left[where] = False
         assert torch.equal(kept.rows[left], renumbered.rows[~own])
-        # TRIM's rows, but for the mean, are by position anyway.
+        # TRIM's rows are in the order of their positions in both cases, except for the mean.
         assert name == "trim" or not torch.equal(kept.rows, renumbered.rows)
 
 
 @pytest.mark.parametrize("positions", ["renumber", "keep"])
 @pytest.mark.parametrize("name", MERGERS)
-def test_deepstack_is_merged_behind_its_own_mergers(name: str, positions: str) -> None:
-    """By the same weights, and in the same order as the rows."""
+def test_deepstack_features_are_merged_after_their_own_projectors(name: str, positions: str) -> None:
+    """They are merged by the same weights and in the same order as the rows."""
     family, sizes = BEFORE["qwen3_vl"]
-    given = sent(family, sizes, name, keep=5, positions=positions)
+    given = receive(family, sizes, name, keep=5, positions=positions)
     inputs, base = tiny.inputs(family, sizes), tiny.model(family).base_model
     features = base.get_image_features(inputs["pixel_values"], image_grid_thw=inputs["image_grid_thw"])
     order = torch.arange(len(given.rows))
@@ -188,10 +196,10 @@ def test_deepstack_is_merged_behind_its_own_mergers(name: str, positions: str) -
         torch.testing.assert_close(found, (given.selection.merge @ layer)[order], rtol=1e-4, atol=1e-4)
 
 
-def test_joined_crops_are_sent_as_the_release_sends_them() -> None:
-    """LLaVA-NeXT at 2×2 crops: the whole image, then the mosaic's dominant patches from top to bottom and left to
+def test_joined_crops_are_ordered_as_in_the_release() -> None:
+    """LLaVA-NeXT with 2×2 crops: the whole image, then the mosaic's dominant patches from top to bottom and left to
     right, four CLS rows, and the contextual rows crop by crop."""
-    given = sent(*BEFORE["llava_next"], "visionzip", keep=30, contextual=2)
+    given = receive(*BEFORE["llava_next"], "visionzip", keep=30, contextual=2)
     rows, merge = given.selection.rows, given.selection.merge
     assert given.selection.quotas == (6,) * 5
     assert rows[0] == -1
@@ -205,17 +213,17 @@ def test_joined_crops_are_sent_as_the_release_sends_them() -> None:
     assert (contextual // 16).tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_an_image_s_own_count() -> None:
-    """Without keep, PruMerge+ and TRIM send as many rows as the image asks for, and their sum or mean."""
+def test_without_keep_the_image_determines_the_number_of_rows() -> None:
+    """PruMerge+ and TRIM then keep as many tokens as stand out, and add one row: a weighted sum or a mean."""
     for name in ("prumerge", "trim"):
-        given = sent(*BEFORE["llava"], name)
+        given = receive(*BEFORE["llava"], name)
         assert 1 < len(given.rows) == len(given.selection) < 16
         assert given.selection.rows[-1] == -1
-        torch.testing.assert_close(given.rows, by_hand(*BEFORE["llava"], given), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(given.rows, merge_and_project(*BEFORE["llava"], given), rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_reach_the_tower_through_merged_rows() -> None:
-    """A share of 1 in 100 keeps no token: the mean of all is the only row of the image."""
+    """With keep=0.01 no token is kept, and the mean of all tokens is the only row of the image."""
     model, inputs = tiny.model("llava"), tiny.inputs("llava", [[(28, 28)]])
     weights = [
         model.base_model.vision_tower.encoder.layers[0].mlp.fc1.weight.requires_grad_(),
@@ -233,7 +241,7 @@ def test_gradients_reach_the_tower_through_merged_rows() -> None:
 
 @dataclass(frozen=True)
 class Misplaced(Method):
-    """Says of its rows what cannot be."""
+    """A method whose `rows` or `merge_space` are invalid."""
 
     name = "test_misplaced"
     citation = "none"
@@ -252,9 +260,9 @@ class Misplaced(Method):
 @pytest.mark.parametrize("rows", [(1, 2), (1, 1), (1,)])
 def test_rows_must_stand_for_kept_tokens(rows: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="which of the kept tokens it stands for"):
-        sent(*BEFORE["llava"], Misplaced(rows=rows))
+        receive(*BEFORE["llava"], Misplaced(rows=rows))
 
 
-def test_who_merges_before_the_projector_must_ask_for_its_rows() -> None:
+def test_a_method_that_merges_before_the_projector_must_request_the_tower_rows() -> None:
     with pytest.raises(ValueError, match="was given no rows of the tower"):
-        sent(*BEFORE["llava"], Misplaced(space="tower"))
+        receive(*BEFORE["llava"], Misplaced(space="tower"))
