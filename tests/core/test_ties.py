@@ -56,7 +56,7 @@ def test_other_cpu_instructions_and_thread_counts_pick_the_same_tokens(threads):
         "import json; from helpers.tie_scenes import picks_on_this_machine; print(json.dumps(picks_on_this_machine()))"
     )
     other = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": str(threads)}
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     env = {**os.environ, "PYTHONPATH": path, **other}
     done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == picks_on_this_machine()
