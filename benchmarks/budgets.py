@@ -1,6 +1,6 @@
 """What a budget means for the methods inside the language model: tokens after each cut, and their mean over the layers.
 
-python benchmarks/budgets.py        prints the table of docs/methods-inside.md: 576 visual tokens, 32 layers
+python benchmarks/budgets.py        prints the table of docs/methods/inside.md: 576 visual tokens, 32 layers
 """
 
 from __future__ import annotations

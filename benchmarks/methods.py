@@ -22,6 +22,7 @@ from rich.table import Table
 from eadp import TextGuide, VisualTokens
 from eadp.core import Grid, TowerAttention
 from eadp.methods import BeforeMethod, get_method_class, list_methods
+from eadp.utils.tables import format_markdown
 
 CASES: dict[str, tuple[Grid, int, int]] = {  # grid, width of the tokens, depth of the tower
     "LLaVA-1.5-7B": ((24, 24), 4096, 24),
@@ -71,7 +72,7 @@ def case(name: str, keep: int, repeats: int) -> dict[str, Any]:
 
 
 def main(repeats: int = 15) -> None:
-    """Measure, print, and write benchmarks/results/methods.json and the table in docs/methods-before.md."""
+    """Measure, print, and write benchmarks/results/methods.json and the table in docs/methods/before.md."""
     common.one_thread()
     rows = [case(name, keep, repeats) for name in CASES for keep in KEEPS]
     head = ["method", *(f"N={row['n']} K={row['k']}" for row in rows)]
@@ -79,7 +80,7 @@ def main(repeats: int = 15) -> None:
     for method in sorted(BEFORE, key=lambda method: rows[0]["ms"][method]):
         lines.append([method, *(f"{row['ms'][method] / row['ms']['eadp']:.2f}" for row in rows)])
         table.add_row(*lines[-1])
-    common.write_into(common.ROOT / "docs" / "methods-before.md", "methods", common.markdown(head, lines))
+    common.write_into(common.ROOT / "docs" / "methods" / "before.md", "methods", format_markdown(head, lines))
     console = Console()
     console.print(table)
     console.print(f"written: {common.save('methods', {'cases': rows}).relative_to(common.ROOT)}")

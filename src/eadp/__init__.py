@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from eadp.pocket import load as load_pocket
     from eadp.runtime.attach import Pruned, attach, detach
     from eadp.runtime.sign import diagnose_sign
+    from eadp.view import plot, to_html
 
 __all__ = [
     "DART",
@@ -73,7 +74,9 @@ __all__ = [
     "list_methods",
     "load_pocket",
     "methods",
+    "plot",
     "register_method",
+    "to_html",
 ]
 
 _LAZY = {
@@ -82,6 +85,8 @@ _LAZY = {
     "detach": ("eadp.runtime", "detach"),
     "diagnose_sign": ("eadp.runtime.sign", "diagnose_sign"),
     "load_pocket": ("eadp.pocket", "load"),
+    "plot": ("eadp.view", "plot"),
+    "to_html": ("eadp.view", "to_html"),
 }
 """Names that need transformers, and where they are. They are imported at first use, so that `import eadp` is fast."""
 

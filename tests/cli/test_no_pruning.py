@@ -7,11 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from eadp.evaluate.setting import ALL, Setting, grid
 from PIL import Image
 from typer.testing import CliRunner
 
 from eadp.cli import app
-from eadp.evaluate.setting import ALL, Setting, grid
 from eadp.evaluate.suites import settings
 
 

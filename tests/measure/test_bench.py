@@ -6,15 +6,18 @@ from typing import ClassVar
 import pytest
 import torch
 
-from eadp.checkpoints import ask, load_guide, load_model
+from eadp.architectures import untrained
 from eadp.core import Selection
-from eadp.measure import flops, untrained
-from eadp.measure.bench import Measured, Report, Row, Run, bench, cache_bytes
-from eadp.measure.samples import drawn
+from eadp.loading import load_guide, load_model
+from eadp.measure import flops
+from eadp.measure.bench import BenchReport, BenchRow, BenchRun, Measured, bench, cache_bytes
+from eadp.measure.op_counts import OperationCounts
+from eadp.measure.samples import drawn_samples
 from eadp.measure.stopwatch import PARTS, PRUNER, clock
-from eadp.measure.tally import Tally
 from eadp.methods import BeforeMethod, get_method
 from eadp.models import adapter_of
+from eadp.models.prompt import build_inputs
+from eadp.utils.images import make_square
 
 TINY, TOKENS = "random:tiny", 576
 
@@ -22,8 +25,10 @@ TINY, TOKENS = "random:tiny", 576
 @pytest.fixture(scope="module")
 def loaded():
     model, processor = load_model(TINY)
-    side = untrained.picture_side(model.config)
-    inputs = [ask(processor, [untrained.as_square(each.picture(), side)], [each.question]) for each in drawn(3)]
+    side = untrained.image_side(model.config)
+    inputs = [
+        build_inputs(processor, [make_square(each.load_image(), side)], [each.question]) for each in drawn_samples(3)
+    ]
     return model, processor, load_guide(TINY, model, processor), inputs
 
 
@@ -100,10 +105,10 @@ def test_tokens_after_the_cuts_and_over_the_layers(report):
 def test_what_is_counted_is_what_the_configuration_says(report, loaded):
     model, *_, inputs = loaded
     text = inputs[0]["input_ids"].shape[1] - TOKENS
-    assert report.base.tally.multiply_adds == flops.prefill(model.config, [(24, 24)], None, text).total
+    assert report.base.operations.multiply_adds == flops.prefill(model.config, [(24, 24)], None, text).total
     # Words are counted in the language model's tokens here, and those of stage one cost next to nothing.
     expected = flops.prefill(model.config, [(24, 24)], 64, text, words=8).total
-    assert row(report, "eadp").tally.multiply_adds == pytest.approx(expected, rel=1e-3)
+    assert row(report, "eadp").operations.multiply_adds == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_model_is_given_back(report, loaded):
@@ -154,13 +159,15 @@ def test_only_samples_for_warming_up_are_nothing_to_measure(loaded):
 
 
 def run(prefill, latency):
-    return Run(prefill, prefill, None, latency, dict.fromkeys(PARTS, prefill / len(PARTS)), 100, 10, 5, 6, 5.0)
+    return BenchRun(prefill, prefill, None, latency, dict.fromkeys(PARTS, prefill / len(PARTS)), 100, 10, 5, 6, 5.0)
 
 
 def reported(*times, adds=(1000, 500)):
-    base = Measured(Row(), [run(10, 20), run(20, 40)], Tally(adds[0], 1))
-    pruned = Measured(Row(get_method("divprune", keep=5)), [run(*each) for each in times], Tally(adds[1], 1))
-    return Report("a model", "wall", 1, 0, [base, pruned])
+    base = Measured(BenchRow(), [run(10, 20), run(20, 40)], OperationCounts(adds[0], 1))
+    pruned = Measured(
+        BenchRow(get_method("divprune", keep=5)), [run(*each) for each in times], OperationCounts(adds[1], 1)
+    )
+    return BenchReport("a model", "wall", 1, 0, [base, pruned])
 
 
 def test_ratios_are_taken_round_by_round():

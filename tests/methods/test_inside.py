@@ -389,4 +389,4 @@ def test_wrong_settings_are_told(make_it: Any, complaint: str) -> None:
 
 def test_the_table_in_the_docs_is_what_the_command_prints() -> None:
     table = runpy.run_path(str(ROOT / "benchmarks" / "budgets.py"))["table"]()
-    assert table in (ROOT / "docs" / "methods-inside.md").read_text()
+    assert table in (ROOT / "docs" / "methods" / "inside.md").read_text()

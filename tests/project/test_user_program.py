@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-from eadp.methods.registry import restored_registry
+from eadp.methods.base import restored_registry
 
 PROGRAM = Path(__file__).parent / "user_program.py"
 

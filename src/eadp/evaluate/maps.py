@@ -9,6 +9,7 @@ import torch
 
 from eadp.core import Relevance
 from eadp.core.boxes import cells_in_boxes
+from eadp.models.prompt import build_inputs
 from eadp.pocket import guide as pocket_guide
 from eadp.pocket import load
 from eadp.pocket.samples import samples
@@ -51,7 +52,7 @@ def pointing(total: int, split: Split = "test", sign: float | None = None, **set
         for sample in samples(split, total):
             if not sample.boxes:
                 continue
-            model(**processor(images=sample.image, text=sample.prompt, return_tensors="pt"), logits_to_keep=1)
+            model(**build_inputs(processor, [sample.image], [sample.question]), logits_to_keep=1)
             relevance = cast(Relevance, pruned.last[0].relevance)
             inside = cells_in_boxes(pruned.images[0].grids[0], sample.boxes)
             found.ratios.append((relevance.score[inside].mean() / relevance.score[~inside].mean()).item())

@@ -10,18 +10,21 @@ from typing import Any
 
 import torch
 
-from eadp.checkpoints import RANDOM, ask, load_guide, load_model
-from eadp.evaluate.setting import ALL, Setting, grid
-from eadp.measure import samples, untrained
-from eadp.measure.bench import Report, Row, bench
+from eadp.architectures import untrained
+from eadp.loading import RANDOM, load_guide, load_model
+from eadp.measure import samples
+from eadp.measure.bench import BenchReport, BenchRow, bench
 from eadp.measure.stopwatch import Clock
 from eadp.measure.stopwatch import clock as clock_of
+from eadp.method_spec import ALL_TOKENS, MethodSpec, build_specs
 from eadp.methods import Method
 from eadp.models import adapter_of
+from eadp.models.prompt import build_inputs
+from eadp.utils.images import make_square
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """See `eadp bench --help`."""
 
     model: str
@@ -40,9 +43,9 @@ class Settings:
 class Measurement:
     """Ready to run. remarks: what is done otherwise than asked."""
 
-    settings: Settings
-    methods: list[Row]
-    asked: list[samples.Asked]
+    settings: BenchSettings
+    methods: list[BenchRow]
+    asked: list[samples.BenchSample]
     model: Any
     processor: Any
     guide: Any
@@ -53,7 +56,7 @@ class Measurement:
     def runs(self) -> int:
         return len(self.asked) * (1 + len(self.methods))
 
-    def run(self, progress: Callable[[], None] = lambda: None) -> Report:
+    def run(self, progress: Callable[[], None] = lambda: None) -> BenchReport:
         return bench(
             self.settings.model,
             self.model,
@@ -70,14 +73,14 @@ class Measurement:
     def _inputs(self) -> Iterator[Any]:
         side = self.settings.side
         if side is None and self.settings.model.startswith(RANDOM) and self.settings.data is None:
-            side = untrained.picture_side(self.model.config)
+            side = untrained.image_side(self.model.config)
         for each in self.asked:
-            image = each.picture()
-            yield ask(self.processor, [image if side is None else untrained.as_square(image, side)], [each.question])
+            image = each.load_image()
+            yield build_inputs(self.processor, [image if side is None else make_square(image, side)], [each.question])
 
 
 def prepare(
-    settings: Settings,
+    settings: BenchSettings,
     *,
     clock: str = "wall",
     threads: int | None = None,
@@ -88,7 +91,7 @@ def prepare(
     if not settings.methods or not settings.budgets:
         raise ValueError("there is nothing to measure: give at least one method and one budget")
     # The unpruned model is always measured.
-    chosen = [each for each in grid(settings.methods, settings.budgets) if each.method != ALL]
+    chosen = [each for each in build_specs(settings.methods, settings.budgets) if each.method != ALL_TOKENS]
     asked, remarks = _asked(settings)
     if accuracy is not None:
         read_outcomes(accuracy)
@@ -98,18 +101,18 @@ def prepare(
     family = adapter_of(model).config.model_type
     methods = [Method.from_dict(each.method_dict, family=family) for each in chosen]
     guide = load_guide(settings.model, model, processor) if any("text" in each.needs for each in methods) else None
-    rows = [Row(method, each.preset) for method, each in zip(methods, chosen, strict=True)]
+    rows = [BenchRow(method, each.preset) for method, each in zip(methods, chosen, strict=True)]
     return Measurement(settings, rows, asked, model, processor, guide, clock_of(clock, model.device), remarks)
 
 
-def _asked(settings: Settings) -> tuple[list[samples.Asked], list[str]]:
+def _asked(settings: BenchSettings) -> tuple[list[samples.BenchSample], list[str]]:
     """The samples for warming up and those that count."""
     wanted = settings.warmup + settings.samples
     if settings.data is None:
         if settings.question is not None:
             raise ValueError("--question goes with --data and a folder of pictures")
-        return list(samples.drawn(wanted)), []
-    found = samples.read(settings.data, settings.question)
+        return list(samples.drawn_samples(wanted)), []
+    found = samples.read_samples(settings.data, settings.question)
     if len(found) >= wanted:
         return found[:wanted], []
     # The first are asked twice rather than left out: what counts is measured after it is warm.
@@ -122,7 +125,7 @@ def read_outcomes(path: Path) -> list[tuple[str, float, float]]:
     try:
         return [
             (
-                Setting(str(each["method"]), options=each.get("options", {})).name,
+                MethodSpec(str(each["method"]), options=each.get("options", {})).name,
                 float(each["mean_tokens"]),
                 float(each["accuracy"]),
             )

@@ -1,6 +1,7 @@
 """The pruning methods, one file per method, and how to list, look up and register them."""
 
-from eadp.methods.base import BeforeMethod, Method
+from eadp.methods.base import Method, get_method, get_method_class, list_methods, register_method
+from eadp.methods.before import BeforeMethod
 from eadp.methods.cdpruner import CDPruner
 from eadp.methods.dart import DART
 from eadp.methods.divprune import DivPrune
@@ -14,7 +15,6 @@ from eadp.methods.pool import Pool
 from eadp.methods.prumerge import PruMerge
 from eadp.methods.pyramiddrop import PyramidDrop
 from eadp.methods.random import Random
-from eadp.methods.registry import get_method, get_method_class, list_methods, register_method
 from eadp.methods.sparsevlm import SparseVLM
 from eadp.methods.topk import TopK
 from eadp.methods.trim import TRIM

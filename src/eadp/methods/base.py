@@ -1,14 +1,19 @@
-"""What every pruning method has, and the base class of those that prune before the language model."""
+"""What every pruning method has, and the registry that finds methods by name.
+
+The registry holds the methods of this package, those that a program registers, and those of other packages.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+import re
+from abc import ABC
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-from eadp.core import Grid, Selection, TextGuide, TextLayout, VisualTokens
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,6 +36,9 @@ Newlines = Literal["none", "kept rows", "all", "chosen"]
 
 METHOD, PRESET = "method", "preset"
 """The keys of a method's dict that are not settings."""
+
+ENTRY_POINTS = "eadp.methods"
+"""The group of entry points under which other packages offer their methods."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +155,6 @@ class Method(ABC):
             ValueError: If the method, a setting or the preset is unknown, or a value is out of range.
             TypeError: If a value has the wrong type.
         """
-        # Here, because the registry imports this module.
-        from eadp.methods.registry import get_method_class
-
         settings = {name: _from_json(value) for name, value in data.items()}
         name, preset = settings.pop(METHOD, getattr(cls, "name", None)), settings.pop(PRESET, None)
         if not isinstance(name, str):
@@ -207,70 +212,133 @@ class Method(ABC):
         return self.positions
 
 
-@dataclass(frozen=True)
-class BeforeMethod(Method):
-    """A method that selects visual tokens before they enter the language model. Subclasses implement `select`.
+_AnyMethod = TypeVar("_AnyMethod", bound=type[Method])
 
-    Attributes:
-        uses_cls_attention: The method ranks tokens by the attention of the vision tower's CLS token, so where the tower
-            has one, only that row is computed.
+_methods: dict[str, type[Method]] = {}
+_loaded_entry_points = False
+
+
+def register_method(cls: _AnyMethod) -> _AnyMethod:
+    """Register a method under its `name`, so that `get_method`, `attach` and the command line find it.
+
+        @eadp.register_method
+        @dataclass(frozen=True)
+        class First(eadp.BeforeMethod):
+            name: ClassVar[str] = "first"
+            citation: ClassVar[str] = "mine"
+
+            def select(self, tokens, text=None): ...
+
+    Another package offers its methods as entry points of the group `eadp.methods`: each names a class, or a module
+    that registers some. They are loaded when methods are first listed or looked up.
+
+    Args:
+        cls: A concrete subclass of `BeforeMethod` or `InsideMethod`.
+
+    Returns:
+        The class itself. Running the same definition again, as notebooks do, replaces the former one.
+
+    Raises:
+        TypeError: If this is no concrete subclass of `Method`, lacks its name or citation, or is not a dataclass.
+        ValueError: If another class has the same name.
     """
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise TypeError(f"a method is a subclass of BeforeMethod or InsideMethod, got {cls!r}")
+    if inspect.isabstract(cls):
+        raise TypeError(f"{_path(cls)} does not implement {', '.join(sorted(cls.__abstractmethods__))}")
+    for attribute in ("name", "citation"):
+        if not isinstance(getattr(cls, attribute, None), str):
+            raise TypeError(f"{_path(cls)} needs a class variable {attribute}, a text")
+    if missing := _annotated(cls) - {each.name for each in fields(cls)}:
+        raise TypeError(
+            f"{', '.join(sorted(missing))} of {_path(cls)} would be no setting: write @dataclass(frozen=True) between "
+            "@register_method and the class"
+        )
+    former = _methods.get(cls.name)
+    if former is not None and _path(former) != _path(cls):
+        raise ValueError(
+            f"two methods are called {cls.name!r}: {_path(former)} and {_path(cls)}; give one of them another name"
+        )
+    _methods[cls.name] = cls
+    return cls
 
-    uses_cls_attention: ClassVar[bool] = False
 
-    @abstractmethod
-    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        """Select the tokens of one image (or clip) that stay.
+def list_methods() -> list[str]:
+    """Return the names of all methods, sorted, those of other packages included."""
+    _load_entry_points()
+    return sorted(_methods)
 
-        Args:
-            tokens: The N visual tokens and whatever else `needs` names.
-            text: The question, for methods that need "text".
-        """
 
-    @property
-    def text_layout(self) -> TextLayout:
-        """How the question is given to a text encoder of fixed length."""
-        return "words"
+def get_method_class(name: str) -> type[Method]:
+    """Return the class of the method called `name`.
 
-    @property
-    def keeps_deepstack(self) -> bool:
-        """Whether kept tokens keep the DeepStack features that Qwen3-VL adds to them in its first layers."""
-        return True
+    Raises:
+        ValueError: If there is no such method. The message lists those that there are.
+    """
+    _load_entry_points()
+    if name not in _methods:
+        raise ValueError(f"unknown method {name!r}; known: {', '.join(list_methods())}")
+    return _methods[name]
 
-    @property
-    def may_keep_fewer(self) -> bool:
-        """Whether the method may keep fewer tokens than `keep`, so that it runs even if `keep` covers all of them."""
-        return False
 
-    def count_sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
-        """Return how many tokens of an image the language model receives, before the image is seen.
+def get_method(name: str, *, preset: str | None = None, family: str | None = None, **settings: Any) -> Method:
+    """Build the method called `name`: `get_method("cdpruner", keep=64)`.
 
-        Args:
-            patches: The image's visual tokens.
-            newlines: The newline tokens between its rows. Only methods that select among them count any.
-            has_layout: Whether the blocks are crops of one image (see `VisualTokens.layout`), not frames of a clip.
-        """
-        return self.count_to_keep(patches)
+    Args:
+        name: One of `list_methods()`.
+        preset: A named set of settings, such as "published" of EADP.
+        family: The `model_type` of the model that the preset is for, such as "llava" or "qwen2_5_vl".
+        settings: The method's settings. They win over those of the preset.
 
-    def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
-        """Return the layers of the vision tower, counted from 0, whose attention `select` finds in `tokens.attention`.
+    Raises:
+        ValueError: If the method, a setting or the preset is unknown, or a value is out of range.
+        TypeError: If a value has the wrong type.
+    """
+    return Method.from_dict({METHOD: name, PRESET: preset, **settings}, family=family)
 
-        Args:
-            depth: How many layers the tower has.
-            family: The `model_type` of the model.
-        """
-        return ()
 
-    def choose_resolutions(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
-        """Return the grid at which each block is encoded again for `tokens.downsampled`; (0, 0) drops a block.
+@contextmanager
+def restored_registry() -> Iterator[None]:
+    """Forget all methods that are registered within the block when it ends; for tests."""
+    global _loaded_entry_points
+    former, loaded = dict(_methods), _loaded_entry_points
+    try:
+        yield
+    finally:
+        _methods.clear()
+        _methods.update(former)
+        _loaded_entry_points = loaded
 
-        Called for methods that need "pixels".
 
-        Args:
-            grids: (rows, columns) of each block.
-            square: Whether the model accepts square images only.
-        """
-        return []
+def _load_entry_points() -> None:
+    global _loaded_entry_points
+    if _loaded_entry_points:
+        return
+    # First, because what is loaded may itself look methods up.
+    _loaded_entry_points = True
+    try:
+        for entry in entry_points(group=ENTRY_POINTS):
+            try:
+                loaded = entry.load()
+            except Exception as error:
+                package = "another package" if entry.dist is None else entry.dist.name
+                sentence = f"{package} offers the method {entry.value}, which cannot be loaded: {error}"
+                raise RuntimeError(sentence) from error
+            if not inspect.ismodule(loaded):
+                register_method(loaded)
+    except Exception:
+        _loaded_entry_points = False
+        raise
+
+
+def _annotated(cls: type) -> set[str]:
+    """Return the names that the class itself annotates as fields."""
+    annotations = inspect.get_annotations(cls)
+    return {name for name, kind in annotations.items() if not re.match(r"(typing\.)?ClassVar\b", str(kind))}
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _to_json(value: Any, what: str) -> Any:

@@ -10,8 +10,8 @@ import torch
 from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, checks, dpp_by_quota, split_evenly
 from eadp.core.relevance import min_max
 from eadp.methods._pooled_text import pooled_similarity
-from eadp.methods.base import BeforeMethod, Need
-from eadp.methods.registry import register_method
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 
 
 @register_method

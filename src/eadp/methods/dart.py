@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eadp.core import Selection, checks, rank_descending
+from eadp.methods.base import register_method
 from eadp.methods.inside import Cut, InsideMethod, LayerView
-from eadp.methods.registry import register_method
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -66,7 +66,9 @@ class DART(InsideMethod):
     citation: ClassVar[str] = "Stop Looking for Important Tokens: Duplication Matters More (EMNLP 2025)"
 
     visual_pivots: int = 4
+    """Pivots among the visual tokens. Release."""
     text_pivots: int = 4
+    """Pivots among the words. Release."""
     exact: bool = False
     turn: Turn = "release"
 

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import torch
 
 from eadp.core import OrderedPicks, Selection, TextGuide, VisualTokens, checks, max_min_by_quota, split_evenly
-from eadp.methods.base import BeforeMethod, Newlines
-from eadp.methods.registry import register_method
+from eadp.methods.base import Newlines, register_method
+from eadp.methods.before import BeforeMethod
 
 
 @register_method

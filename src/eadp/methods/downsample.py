@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 
 from eadp.core import Grid, Selection, TextGuide, VisualTokens, largest_grid, regular_cells, split_evenly
-from eadp.methods.base import BeforeMethod, Need
-from eadp.methods.registry import register_method
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 
 
 @register_method

@@ -34,8 +34,8 @@ from eadp.core import (
 from eadp.core.facility import BACKENDS
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
 from eadp.core.smoothing import check_beta, check_smoothing, guess_grids
-from eadp.methods.base import BeforeMethod, Need
-from eadp.methods.registry import register_method
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -91,8 +91,8 @@ class EADP(BeforeMethod):
 
     The defaults are the paper's, except `rounding`: quotas of several blocks add up to the budget. The paper gives no
     value for β, only β > 1; our 2 is where the best averages of its ablation begin. `EADP.paper` is the paper's text,
-    `EADP.published` the release of its authors; docs/parity.md lists where they differ. Positions are renumbered and
-    newlines dropped, as in the release on every model.
+    `EADP.published` the release of its authors; docs/methods/parity.md lists where they differ. Positions are
+    renumbered and newlines dropped, as in the release on every model.
 
     Attributes:
         coverage: Instead of a count: keep as few tokens as represent this share of the weighted image, at most `keep`.

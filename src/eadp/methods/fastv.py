@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from eadp.core import Selection
-from eadp.methods.base import Need
+from eadp.methods.base import Need, register_method
 from eadp.methods.inside import Cut, InsideMethod, LayerView, select_highest
-from eadp.methods.registry import register_method
 
 
 @register_method

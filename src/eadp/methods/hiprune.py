@@ -11,8 +11,8 @@ from torch import Tensor
 from eadp.core import Selection, TextGuide, VisualTokens, checks, rank_descending, split_evenly
 from eadp.core.types import Grid
 from eadp.methods._attention import received_attention, require_attention, resolve_layer
-from eadp.methods.base import BeforeMethod, Need, Positions
-from eadp.methods.registry import register_method
+from eadp.methods.base import Need, Positions, register_method
+from eadp.methods.before import BeforeMethod
 
 if TYPE_CHECKING:
     from typing_extensions import Self

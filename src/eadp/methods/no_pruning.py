@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods.base import BeforeMethod, Newlines, Positions
-from eadp.methods.registry import register_method
+from eadp.methods.base import Newlines, Positions, register_method
+from eadp.methods.before import BeforeMethod
 
 
 @register_method

@@ -9,8 +9,8 @@ import torch
 
 from eadp.core import Selection, TextGuide, VisualTokens, even_cells, split_evenly
 from eadp.core.merging import BlockMerge, group_means, join_blocks
-from eadp.methods.base import BeforeMethod
-from eadp.methods.registry import register_method
+from eadp.methods.base import register_method
+from eadp.methods.before import BeforeMethod
 
 
 @register_method

@@ -29,8 +29,8 @@ from eadp.methods._attention import (
     resolve_layer,
 )
 from eadp.methods._merging import choose_merge_space, order_blocks
-from eadp.methods.base import BeforeMethod, Need
-from eadp.methods.registry import register_method
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 
 Among = Literal["all", "unkept"]
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from eadp.core import Selection, checks
-from eadp.methods.base import Need, Positions
+from eadp.methods.base import Need, Positions, register_method
 from eadp.methods.inside import AttentionFrom, Cut, InsideMethod, LayerView, select_highest
-from eadp.methods.registry import register_method
 
 
 @register_method

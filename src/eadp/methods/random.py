@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods.base import BeforeMethod
-from eadp.methods.registry import register_method
+from eadp.methods.base import register_method
+from eadp.methods.before import BeforeMethod
 
 
 @register_method

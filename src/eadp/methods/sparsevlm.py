@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection, checks, density_peaks, rank_descending
-from eadp.methods.base import Need, Positions
+from eadp.methods.base import Need, Positions, register_method
 from eadp.methods.inside import (
     Budget,
     Cut,
@@ -21,7 +21,6 @@ from eadp.methods.inside import (
     note_missing_attention,
     scale_layers,
 )
-from eadp.methods.registry import register_method
 
 PUBLISHED_TOTAL = 576
 PUBLISHED: dict[int, tuple[int, int, int]] = {

@@ -8,9 +8,9 @@ from typing import ClassVar, cast
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens, rank_descending
-from eadp.methods.base import BeforeMethod, Need
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 from eadp.methods.eadp import EADP
-from eadp.methods.registry import register_method
 
 
 @register_method

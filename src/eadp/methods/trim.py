@@ -11,8 +11,8 @@ from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, outliers, 
 from eadp.core.merging import add_position_after, identity_weights
 from eadp.methods._merging import choose_merge_space
 from eadp.methods._pooled_text import pooled_similarity
-from eadp.methods.base import BeforeMethod, Need
-from eadp.methods.registry import register_method
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -19,8 +19,8 @@ from eadp.methods._attention import (
     resolve_layer,
 )
 from eadp.methods._merging import choose_merge_space, has_mosaic, order_blocks
-from eadp.methods.base import BeforeMethod, Need
-from eadp.methods.registry import register_method
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 
 DOMINANT, CLASS, CONTEXTUAL = range(3)
 """Kinds of rows, in the order in which the crops of a mosaic send them."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods.base import BeforeMethod
+from eadp.methods.before import BeforeMethod
 from eadp.methods.eadp import EADP
 from eadp.parity.eadp_llava import eadp_settings, stage_outputs
 from eadp.parity.vectors import GoldenVector

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from eadp.core import Box, Grid, Scoring, Selection, TextGuide, VisualTokens, relevance
 from eadp.core.boxes import cells_in_boxes
-from eadp.methods.base import BeforeMethod, Need
+from eadp.methods.base import Need
+from eadp.methods.before import BeforeMethod
 from eadp.models.prompt import build_prompt
 
 if TYPE_CHECKING:
