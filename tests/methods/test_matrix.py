@@ -41,7 +41,7 @@ def promised(family: str, name: str, layout: ImageLayout, selection: Selection) 
         return len(layout) + selection.newlines
     if name != "downsample":
         return method.count_sent(len(layout), newlines, layout.layout is not None)
-    square_only = FAMILIES[family].geometry_class.square_grids_only
+    square_only = FAMILIES[family].load().geometry_class.square_grids_only
     return sum(rows * columns for rows, columns in method.choose_resolutions(layout.grids, square_only))
 
 

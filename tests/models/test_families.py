@@ -33,7 +33,7 @@ def layouts(family: str, sizes: list[list[tuple[int, ...]]]) -> list[ImageLayout
 def test_states_are_arranged_as_the_features_are(family: str) -> None:
     """With the projector as the guide, the aligned states are exactly the features that the language model receives."""
     model, base = tiny.model(family), tiny.model(family).base_model
-    geometry = FAMILIES[family].geometry_class(model.config)
+    geometry = FAMILIES[family].load().geometry_class(model.config)
     for sizes, modality in ((IMAGES[family], "image"), (CLIPS.get(family), "video")):
         if sizes is None:
             continue
@@ -43,7 +43,7 @@ def test_states_are_arranged_as_the_features_are(family: str) -> None:
         output = getattr(base, f"get_{modality}_features")(pixels, **asked, return_dict=True)
         layer = output.hidden_states[model.config.vision_feature_layer]
         states = layer if family == "llava_onevision" else layer[:, 1:]
-        rows = list(output.pooler_output)
+        rows = [each.flatten(0, -2) for each in output.pooler_output]
         for one in layouts(family, sizes):
             crops, states = states[: one.crops], states[one.crops :]
             if (family, modality) == ("llava_next_video", "video"):

@@ -39,7 +39,7 @@ def original_packing(model_class: Any, config: Any, cells: Tensor, size: tuple[i
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_geometry_needs_no_model(family: str) -> None:
-    geometry = FAMILIES[family].geometry_class(tiny.model(family).config)
+    geometry = FAMILIES[family].load().geometry_class(tiny.model(family).config)
     assert geometry.model_type == family
     assert not any(isinstance(each, torch.nn.Module) for each in vars(geometry).values())
 

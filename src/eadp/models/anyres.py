@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
 
+from eadp.compat import get_anyres_image_grid_shape, unpad_image
 from eadp.core.types import Box, Grid
 from eadp.models.geometry import FamilyGeometry
 from eadp.models.layout import NO_NEWLINE, ImageLayout

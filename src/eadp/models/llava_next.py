@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eadp.compat import UNPADDED_FEATURES
 from eadp.core.types import Grid
 from eadp.models.anyres import AnyresGeometry, packed_layout
 from eadp.models.layout import ImageLayout, Placeholders, Pooling, square_grid
@@ -76,7 +77,7 @@ class LlavaNextAdapter(LlavaTowerAdapter):
             return rows * columns, rows
 
         overrides.override(self.base, "pack_image_features", pack_image_features)
-        overrides.override(processor, "_get_unpadded_features", get_unpadded_features)
+        overrides.override(processor, UNPADDED_FEATURES, get_unpadded_features)
         self.geometry = type(geometry)(self.config, unpad=False)
 
 

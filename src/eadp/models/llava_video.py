@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eadp.compat import REPLACE_VIDEO_TOKEN
 from eadp.models.layout import Pooling, pool_cells
 from eadp.models.overrides import Overrides
 
@@ -65,7 +66,7 @@ def convert(model: nn.Module, processor: Any = None) -> Overrides:
     converted.override(base, "apply_pooling", average_pool)
     converted.override(base, "get_video_features", get_video_features)
     if processor is not None:
-        converted.override(processor, "replace_video_token", replace_video_token)
+        converted.override(processor, REPLACE_VIDEO_TOKEN, replace_video_token)
     return converted
 
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import get_vision_window_index
 
+from eadp.compat import get_vision_window_index
 from eadp.core.types import Grid
 from eadp.models.adapter import FamilyAdapter
 from eadp.models.geometry import Arrange, FamilyGeometry

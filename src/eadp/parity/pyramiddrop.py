@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaModel
+from transformers import AutoModel, LlamaConfig
 
 from eadp.methods.inside import DEPTH
 from eadp.methods.pyramiddrop import PyramidDrop
@@ -53,7 +53,7 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
 def build_language_model(vector: GoldenVector) -> Any:
     """Build a Llama with one layer per cut. Weights that only act after the attention scores stay 0."""
     settings, cuts = vector.settings, len(vector.settings["layer_list"])
-    model = LlamaModel._from_config(
+    model = AutoModel.from_config(
         LlamaConfig(
             hidden_size=vector["ln_0"].shape[0],
             intermediate_size=1,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from torch import Tensor, nn
 
+import eadp.runtime.requirements  # noqa: F401 (before anything of transformers)
 from eadp.core import Selection
 from eadp.methods import BeforeMethod, InsideMethod, Method, NoPruning, get_method
 from eadp.methods.base import Newlines, Positions

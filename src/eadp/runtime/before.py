@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eadp.compat import query_offset
 from eadp.core import Selection, trace
 from eadp.methods.base import Positions
 from eadp.models.vision_call import EncodedImage
@@ -116,7 +117,7 @@ class BeforeLanguageModel:
         cache: Any = kwargs.get("past_key_values")
         cache_map = cache_map_of(cache)
         if self.capture.has_images:
-            start = int(cache.get_query_offset()) if cache is not None else 0
+            start = int(query_offset(cache)) if cache is not None else 0
             if start and not self.adapter.continues_with_images:
                 raise ValueError(
                     "this model cannot place a new image on a cache that already holds a conversation; "

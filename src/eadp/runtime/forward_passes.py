@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
+from eadp.compat import max_length, query_offset
 from eadp.core import Selection, trace
 from eadp.methods.base import Newlines, Positions
 from eadp.methods.inside import InsideMethod
@@ -255,7 +256,7 @@ class PrefillPass(ForwardPass):
 
     def _held(self, index: int, cache: Cache | None) -> int:
         """How many tokens the cache of a layer holds before this call."""
-        return int(cache.get_query_offset(index)) if self.inputs.start and cache is not None else 0
+        return int(query_offset(cache, index)) if self.inputs.start and cache is not None else 0
 
     def _cache_map(self, index: int, cache: Cache | None) -> CacheMap:
         """What the cache has to remember of the layers from this one on."""
@@ -340,8 +341,8 @@ class ContinuationPass(ForwardPass):
 
     def _valid(self, index: int, cache_map: CacheMap, states: Tensor, cache: Any) -> Tensor | None:
         rows, length = states.shape[:2]
-        held = cache.get_query_offset(index)
+        held = query_offset(cache, index)
         # A static layer counts in a tensor, which must not be waited for; the causal mask hides its empty slots.
-        width = cache.layers[index].get_max_length() if isinstance(held, Tensor) else held + length
+        width = max_length(cache, index) if isinstance(held, Tensor) else held + length
         flat_mask = self.mask if isinstance(self.mask, Tensor) and self.mask.ndim == 2 else None
         return cache_map.physical_mask(flat_mask, rows, width, states.device)

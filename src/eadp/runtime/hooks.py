@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from eadp.compat import tokens_per_entry
 from eadp.models.overrides import Overrides
 from eadp.models.vision_call import VisionCall
 
@@ -74,7 +75,7 @@ class VisionCallRecorder:
             if (features := getattr(output, "pooler_output", None)) is not None:
                 arguments = dict(signature.bind(*args, **kwargs).arguments)
                 pixels = arguments.pop("pixel_values" if modality == "image" else "pixel_values_videos")
-                lengths = [len(rows) for rows in features]
+                lengths = tokens_per_entry(features)
                 kept = pixels if self._keep_pixels else None
                 call = VisionCall(modality, arguments, tuple(pixels.shape), lengths, attention, kept)
                 object.__setattr__(output, VISION_CALL, call)

@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from eadp.compat import PROCESS_DEEPSTACK
 from eadp.methods.base import Newlines, Positions
 from eadp.methods.inside import InsideMethod, scale_layers
 from eadp.models.adapter import FamilyAdapter
@@ -82,8 +83,8 @@ class InsideLanguageModel:
             for index in {*scale_layers(self.method.layers, self.depth)}:
                 attention = self.layers[index - 1].get_submodule("self_attn")
                 AttentionProbe(attention, self._read_attention, partial(self._cuts_at, index)).install(hooks)
-        if hasattr(self.text, "_deepstack_process"):
-            hooks.override(self.text, "_deepstack_process", self._wrap_deepstack(self.text._deepstack_process))
+        if (add := getattr(self.text, PROCESS_DEEPSTACK, None)) is not None:
+            hooks.override(self.text, PROCESS_DEEPSTACK, self._wrap_deepstack(add))
 
     # Called around the language model as a whole.
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache
-from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
+from eadp.compat import create_layer_mask, mask_width, max_length, query_offset, sliding_layers
 from eadp.runtime.cache_map import CacheMap
 from eadp.runtime.compact import Compaction, hidden_value, limit_to_window, visible_entries
 
@@ -68,7 +68,7 @@ def prefill_mask(mask: Mask, valid: Tensor | None, plan: Compaction, cache: Cach
     if full is None or full.ndim == 2:
         return valid
     cut = plan.cut_mask(full)
-    first = {sliding: layer for layer, sliding in reversed(list(enumerate(cache.is_sliding if cache else ())))}
+    first = {sliding: layer for layer, sliding in reversed(list(enumerate(sliding_layers(cache))))}
     if not isinstance(mask, dict):
         return _widen(cut, cache, first.get(False))
     shortened: dict[str, Tensor | None] = {}
@@ -86,8 +86,7 @@ def _widen(mask: Tensor, cache: Cache | None, layer: int | None) -> Tensor:
     if cache is None or layer is None:
         return mask
     length = mask.shape[-1]
-    width, _ = cache.get_mask_sizes(length, layer)
-    return F.pad(mask, (0, width - length), value=hidden_value(mask.dtype))
+    return F.pad(mask, (0, mask_width(cache, length, layer) - length), value=hidden_value(mask.dtype))
 
 
 def attention_type(config: Any, layer: int) -> str:
@@ -115,8 +114,7 @@ def causal_layer_mask(states: Tensor, valid: Tensor | None, config: Any, cache: 
         layer: The layer.
     """
     is_sliding = attention_type(config, layer) == SLIDING
-    make = create_sliding_window_causal_mask if is_sliding else create_causal_mask
-    return make(config=config, inputs_embeds=states, attention_mask=valid, past_key_values=cache, layer_idx=layer)
+    return create_layer_mask(config, states, valid, cache, layer, sliding=is_sliding)
 
 
 def continuation_mask(
@@ -129,5 +127,5 @@ def continuation_mask(
                 "several prompts at once cannot continue from a pruned static cache; use a dynamic cache, or one prompt"
             )
         # It was built from the physical length, but with the padding at logical columns.
-        return cache_map.physical_mask(None, rows, cache.get_max_length(), device) if cache_map.padded else mask
-    return cache_map.physical_mask(mask, rows, cache.get_query_offset() + length, device)
+        return cache_map.physical_mask(None, rows, max_length(cache), device) if cache_map.padded else mask
+    return cache_map.physical_mask(mask, rows, query_offset(cache) + length, device)

@@ -7,8 +7,6 @@ bit. Of the matrix, only the rows that someone needs are computed.
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,8 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 
+from eadp.compat import (
+    attention_function,
+    attention_implementation,
+    attention_registry,
+    cached_keys_and_values,
+    config_with_attention,
+)
 from eadp.runtime.compact import visible_entries
 from eadp.runtime.hooks import Hooks
 
@@ -133,7 +138,6 @@ class AttentionProbe:
         self.attention = attention
         self.report = report
         self.is_active = is_active
-        self._names = inspect.unwrap(type(attention).forward).__globals__
         self._restore: Callable[[], None] | None = None
 
     def install(self, hooks: Hooks) -> None:
@@ -145,13 +149,10 @@ class AttentionProbe:
         if not self.is_active():
             return
         config: Any = attention.config
-        interface: AttentionInterface = self._names["ALL_ATTENTION_FUNCTIONS"]
-        original = interface.get_interface(config._attn_implementation, self._names["eager_attention_forward"])
+        registry, original = attention_registry(attention), attention_function(attention)
         # The new name contains the original one: modules test whether it contains "flash".
-        name = f"eadp_{id(self)}_{config._attn_implementation}"
-        probed = copy.copy(config)
-        # Not by the property, which would rename the sub-configurations that the copy shares.
-        probed._attn_implementation_internal = name
+        name = f"eadp_{id(self)}_{attention_implementation(config)}"
+        probed = config_with_attention(config, name)
 
         def attend(
             module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **settings: Any
@@ -167,9 +168,9 @@ class AttentionProbe:
 
         def restore() -> None:
             attention.config = config
-            del interface[name]
+            del registry[name]
 
-        interface[name] = attend
+        registry[name] = attend
         attention.config = probed
         self._restore = restore
 
@@ -216,10 +217,10 @@ class _ReadOnlyCache:
         self._cache = cache
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        layer: Any = self._cache.layers[layer_idx]
-        if not layer.is_initialized or layer.get_seq_length() == 0:
+        held = cached_keys_and_values(self._cache, layer_idx)
+        if held is None:
             return keys, values
-        return torch.cat([layer.keys, keys], dim=2), torch.cat([layer.values, values], dim=2)
+        return torch.cat([held[0], keys], dim=2), torch.cat([held[1], values], dim=2)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
+from eadp.compat import ENCODER_OUTPUTS
 from eadp.methods import BeforeMethod
 from eadp.models.adapter import FamilyAdapter
 from eadp.models.layout import ImageLayout, Placeholders
@@ -115,13 +116,13 @@ class VisionCapture:
 
     def _enter_model(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Where accelerate spreads a model over devices, the base model gets copies of the outputs without their calls.
-        outputs = kwargs.get("mm_encoder_outputs")
+        outputs = kwargs.get(ENCODER_OUTPUTS)
         outputs = outputs if isinstance(outputs, dict) else {}
         calls = {name: getattr(each, VISION_CALL, None) for name, each in outputs.items()}
         self._given_calls = {name: call for name, call in calls.items() if call is not None}
 
     def _enter_base(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        outputs = kwargs.get("mm_encoder_outputs") or {}
+        outputs = kwargs.get(ENCODER_OUTPUTS) or {}
         if not isinstance(outputs, dict):
             raise ValueError("mm_encoder_outputs must be a dict by modality, as generate makes it")
         if kwargs.get("cu_seq_lens_q") is not None or not isinstance(kwargs.get("past_key_values"), Cache | None):

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
 
+from eadp.compat import get_anyres_image_grid_shape
 from eadp.models.anyres import AnyresGeometry
 from eadp.serve.features import Look
 from eadp.serve.processing import PruningProcessor

@@ -145,7 +145,6 @@ class PruningModel(Stock):
             logger.exception("%s failed on an image or clip; tokens spread evenly stay instead", chooser.method.name)
             self.eadp_metrics.failed()
             newline_count = len(look.image.layout.newline_slots) if chooser.newlines == "all" else 0
-            uniform = Uniform(keep=sent - newline_count)
-            even = Chooser(uniform, None, chooser.vision, newlines=chooser.newlines)
+            even = Chooser(Uniform(keep=sent - newline_count), None, chooser.vision, newlines=chooser.newlines)
             chosen = even.select([look.image], look.features, None)
         return chosen

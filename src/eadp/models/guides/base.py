@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from eadp.compat import tensor_version
 from eadp.core import TextGuide, TextLayout
 
 Space = Literal["tower", "language"]
@@ -48,8 +49,7 @@ class Guide(ABC):
             raise TypeError(f"a question must be a string, got {type(question).__name__}")
         question = question.strip()
         weight = self._follow_model()
-        version = None if weight.is_inference() else weight._version
-        key = (question, layout, self.sign, weight.device, weight.dtype, version)
+        key = (question, layout, self.sign, weight.device, weight.dtype, tensor_version(weight))
         if key in self._encoded:
             self._encoded.move_to_end(key)
             return self._encoded[key]
