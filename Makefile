@@ -12,7 +12,7 @@ HOSTS   := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo parity test test-fast test-hosts test-vllm lint browser gallery setup bench clean coverage wheel hooks
+.PHONY: pocket demo parity test test-fast test-hosts test-vllm lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
 .DEFAULT_GOAL := help
 
 help: ## What there is
@@ -41,20 +41,35 @@ test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, e
 test-vllm: $(READY) ## The vLLM plugin in vLLM's own environment, which is made once (a large download)
 	PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) ## ruff, mypy and the walls between the folders
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 browser: ## Debian's Chromium and fonts for the tests in a real browser, where they are missing
 	@dpkg -s $(BROWSER) >/dev/null 2>&1 || { $(SUDO) apt-get -qq update && \
 	  $(SUDO) apt-get -qq install -y --no-install-recommends $(BROWSER); } >/dev/null
 
-gallery: $(READY) ## Draw docs/gallery.md and its pictures anew
+# Warnings and dead links inside the site are errors. check_site.py also checks images, navigation and outside hosts.
+docs: $(READY) ## Build the documentation site into out/site (needs Python 3.11 or newer)
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python scripts/check_site.py out/site
+
+docs-serve: $(READY) ## Serve the documentation site locally and rebuild it when a page changes
+	$(BIN)/zensical serve
+
+cards: $(READY) ## Write the cards of the methods, docs/methods/NAME.md, again
+	$(BIN)/python benchmarks/cards.py
+
+notebooks: $(READY) ## Run the notebooks and write their pages, docs/start/*.md, again
+	$(BIN)/python scripts/notebook_pages.py
+
+gallery: $(READY) ## Draw docs/guides/gallery.md and its images again
 	$(BIN)/python benchmarks/gallery.py
 
 VECTORS ?= tests/golden
-parity: $(READY) ## Replay golden vectors of the releases, write docs/parity.md's table; VECTORS=folder for others
+parity: $(READY) ## Replay golden vectors of the releases, write docs/methods/parity.md's table; VECTORS=folder for others
 	$(BIN)/python benchmarks/parity.py $(VECTORS)
 
 bench: $(READY) ## The selection benchmark, beside its peers

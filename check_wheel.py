@@ -22,7 +22,7 @@ from packaging.metadata import Metadata
 
 CHECKOUT = Path(__file__).resolve().parent
 DIST, CONSTRAINTS = CHECKOUT / "dist", CHECKOUT / "constraints.txt"
-FOREIGN = {"tests", "benchmarks", "docs", "examples", "hosts", "training"}
+FOREIGN = {"tests", "benchmarks", "docs", "examples", "hosts", "notebooks", "scripts", "training"}
 LOADED_FILES = """
 import sys, eadp.cli, eadp.demo
 print(eadp.__file__, *{str(getattr(module, "__file__", "")) for module in sys.modules.values()}, sep="\\n")

@@ -1,12 +1,12 @@
 """What a budget means for the methods inside the language model: tokens after each cut, and their mean over the layers.
 
-python benchmarks/budgets.py        prints the table of docs/methods-inside.md: 576 visual tokens, 32 layers
+python benchmarks/budgets.py        prints the table of docs/methods/inside.md: 576 visual tokens, 32 layers
 """
 
 from __future__ import annotations
 
-from eadp.methods import make
-from eadp.methods.inside import Cut, InsideMethod, layer_mean
+from eadp.methods import get_method
+from eadp.methods.inside import Cut, InsideMethod, mean_tokens_per_layer
 
 TOTAL, DEPTH = 576, 32
 NAMES = {"FastV": "fastv", "DART": "dart", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
@@ -14,14 +14,14 @@ KEEPS = (192, 128, 96, 64, 32)
 
 
 def inside(name: str, **settings: object) -> InsideMethod:
-    method = make(name, **settings)
+    method = get_method(name, **settings)
     assert isinstance(method, InsideMethod)
     return method
 
 
 def told(cuts: tuple[Cut, ...]) -> str:
     """Tokens left after each cut, and in brackets the mean over the layers."""
-    return f"{', '.join(str(cut.keep) for cut in cuts)} ({layer_mean(cuts, TOTAL, DEPTH):.1f})"
+    return f"{', '.join(str(cut.keep) for cut in cuts)} ({mean_tokens_per_layer(cuts, TOTAL, DEPTH):.1f})"
 
 
 def cell(name: str, keep: int, budget: str) -> str:

@@ -66,10 +66,6 @@ def write_into(page: Path, name: str, text: str) -> None:
     page.write_text(marks.sub(lambda found: found[1] + text.rstrip() + "\n" + found[2], old))
 
 
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
-
-
 def image_like(rows: int, columns: int, width: int, seed: int = 0) -> torch.Tensor:
     """rows·columns tokens whose likeness falls with distance, as those of a picture do: smooth fields plus noise."""
     g = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Draws docs/gallery.md and its pictures: `make gallery`."""
+"""Draw docs/guides/gallery.md and its images: `make gallery`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from transformers import (
 from eadp.pocket.samples import samples
 from eadp.pocket.world import clip
 from eadp.pocket.world import draw as scene_picture
-from eadp.view.asking import Asker
-from eadp.view.exhibit import Exhibit
-from eadp.view.figure import coverages, draw
-from eadp.view.samples import photos
+from eadp.view.comparer import MethodComparer
+from eadp.view.comparison import Comparison
+from eadp.view.figure import coverages, draw_figure
+from eadp.view.photos import photos
 
 DOCS = Path("docs")
 KEEP = 32
@@ -31,10 +31,12 @@ SCENES = (7, 6, 1, 5)
 
 HEAD = """# Gallery
 
-Made by `make gallery`: the pocket model, a toy that ships with the package, with {keep} of its 256 visual tokens. Each
-figure shows the question's words with their entropies (struck through: not used), the picture, each method's map above,
-and below what it kept. Coverage is measured alike for all: facility location with EADP's weights. `eadp show` draws the
-same for your pictures and models, `eadp report` and `eadp view` make it live ([how](look.md)).
+`make gallery` draws these figures. The model is the pocket model, a toy that ships with the package, and it keeps
+{keep} of its 256 visual tokens. Each figure shows the words of the question with their entropies (words that are struck
+through are not used), then the image, then one column per method: its relevance map on top, and the tokens it kept
+below. Coverage is computed in the same way for every method: facility location with EADP's weights. `eadp show` draws
+the same figure for your images and models; `eadp report` and `eadp view` make it interactive
+([Visualize](visualize.md)).
 """
 
 
@@ -51,9 +53,9 @@ class Piece:
     crops: bool = False
 
 
-def cropping(asker: Asker) -> Asker:
+def cropping(comparer: MethodComparer) -> MethodComparer:
     """A LLaVA-NeXT of the same weights, which sees a picture whole and in four crops."""
-    model, processor = asker.model, asker.processor
+    model, processor = comparer.model, comparer.processor
     config, images, side = model.config, processor.image_processor, model.config.vision_config.image_size
     same = (
         "vision_config",
@@ -81,7 +83,7 @@ def cropping(asker: Asker) -> Asker:
     )
     same_words = {name: getattr(processor, name) for name in ("patch_size", "chat_template", "image_token")}
     options = {"vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
-    return Asker(wider, LlavaNextProcessor(cuts, processor.tokenizer, **same_words, **options), asker.guide)
+    return MethodComparer(wider, LlavaNextProcessor(cuts, processor.tokenizer, **same_words, **options), comparer.guide)
 
 
 def mosaic(images: list[Image.Image]) -> Image.Image:
@@ -100,48 +102,48 @@ def pieces() -> list[Piece]:
         text = f"A scene of the pocket world. The right answer: {sample.answer}."
         found.append(Piece(f"scene-{number}", f"Scene {number}", text, [sample.image], sample.question))
     text = (
-        "A LLaVA-NeXT of the pocket model's weights sees four scenes at once: whole, and each in a crop of its own, "
-        "drawn at its place below. It was never trained on crops, so its answer means nothing; the maps do."
+        "A LLaVA-NeXT with the pocket model's weights sees four scenes at once: the whole image, and one crop per "
+        "scene. It was never trained on crops, so ignore its answer; the maps are meaningful."
     )
     four = mosaic([asked[number].image for number in (6, 4, 0, 2)])
     found.append(Piece("crops", "Crops", text, [four], "Read the blue sign.", 5 * KEEP, crops=True))
     moving = clip("test", 0, frames=6)
     frames = [scene_picture(frame) for frame in moving.frames]
     text = (
-        "Six frames share one budget by importance. The model was trained on single pictures, so its answer to a clip "
-        f"means nothing (right: {moving.answer}); the maps and quotas do."
+        "Six frames share one budget by importance. The model was trained on single images, so ignore its answer to a "
+        f"clip (the right one is: {moving.answer}); the maps and quotas are meaningful."
     )
     found.append(Piece("clip", "A clip", text, frames, moving.question, 6 * KEEP))
     for photo in photos():
         text = (
-            f"`skimage.data.{photo.name}` ({photo.terms}), its centre, as the model's processor cuts it. The pocket "
-            "model knows no photographs: neither its answer nor its map is to be trusted here."
+            f"The centre of `skimage.data.{photo.name}` ({photo.terms}), as the model's processor crops it. The pocket "
+            "model was not trained on photographs: trust neither its answer nor its map here."
         )
         found.append(Piece(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
     return found
 
 
-def section(piece: Piece, exhibit: Exhibit) -> str:
+def section(piece: Piece, comparison: Comparison) -> str:
     told = ", ".join(
-        f"{take.name} {covered:.1%}"
-        for take, covered in zip(exhibit.takes, coverages(exhibit), strict=True)
+        f"{result.name} {covered:.1%}"
+        for result, covered in zip(comparison.results, coverages(comparison), strict=True)
         if covered is not None
     )
-    picture = f"![{piece.question}](img/gallery-{piece.name}.webp)"
+    picture = f"![{piece.question}](../img/gallery-{piece.name}.webp)"
     return f"\n## {piece.title}: “{piece.question}”\n\n{piece.text} Coverage: {told}.\n\n{picture}\n"
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    asker = Asker.of("pocket")
-    asker.notes = ()
-    askers = {False: asker, True: cropping(asker)}
+    comparer = MethodComparer.from_name("pocket")
+    comparer.notes = ()
+    comparers = {False: comparer, True: cropping(comparer)}
     text = HEAD.format(keep=KEEP)
     for piece in track(pieces(), "gallery"):
-        exhibit = askers[piece.crops].look(piece.images, piece.question, METHODS, piece.keep, rounds=1)
-        draw(exhibit).save(DOCS / "img" / f"gallery-{piece.name}.webp", quality=90, method=6)
-        text += section(piece, exhibit)
-    (DOCS / "gallery.md").write_text(text, encoding="utf-8")
+        comparison = comparers[piece.crops].compare(piece.images, piece.question, METHODS, piece.keep, rounds=1)
+        draw_figure(comparison).save(DOCS / "img" / f"gallery-{piece.name}.webp", quality=90, method=6)
+        text += section(piece, comparison)
+    (DOCS / "guides" / "gallery.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

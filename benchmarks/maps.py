@@ -14,24 +14,25 @@ import typer
 from rich.console import Console
 
 from eadp.evaluate.maps import pointing
+from eadp.utils.tables import format_markdown
 
 
 def main(samples: int = 2000) -> None:
-    """Measure, print, and write benchmarks/results/maps.json and docs/pocket.md."""
+    """Measure, print, and write benchmarks/results/maps.json and docs/guides/pocket.md."""
     common.one_thread()
     found = {sign: pointing(samples, sign=sign) for sign in (1.0, -1.0)}
     rows = [
         [
-            "mean relevance inside the boxes over outside, mean of questions (median)",
+            "mean relevance inside the boxes / outside, mean over questions (median)",
             *(f"{maps.ratio:.2f} ({statistics.median(maps.ratios):.2f})" for maps in found.values()),
         ],
         [
-            "questions whose content words are lower in mean entropy than their function words",
+            "questions whose content words have a lower mean entropy than their function words",
             *(f"{100 * maps.in_order:.1f} %" for maps in found.values()),
         ],
         ["questions", *(str(len(maps.ratios)) for maps in found.values())],
     ]
-    table = common.markdown(["pocket figures", "sign +1", "sign −1"], rows)
+    table = format_markdown(["pocket figures", "sign +1", "sign −1"], rows)
     Console().print(table)
     common.save(
         "maps",
@@ -42,7 +43,7 @@ def main(samples: int = 2000) -> None:
             "in_order": {str(sign): maps.in_order for sign, maps in found.items()},
         },
     )
-    common.write_into(common.ROOT / "docs" / "pocket.md", "maps", table)
+    common.write_into(common.ROOT / "docs" / "guides" / "pocket.md", "maps", table)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from rich.table import Table
 
 from eadp import TextGuide, VisualTokens
 from eadp.core import Grid, TowerAttention
-from eadp.methods import NAMES, Method, make
-from eadp.methods.base import REGISTRY
+from eadp.methods import BeforeMethod, get_method_class, list_methods
+from eadp.utils.tables import format_markdown
 
 CASES: dict[str, tuple[Grid, int, int]] = {  # grid, width of the tokens, depth of the tower
     "LLaVA-1.5-7B": ((24, 24), 4096, 24),
@@ -30,17 +30,19 @@ CASES: dict[str, tuple[Grid, int, int]] = {  # grid, width of the tokens, depth 
 }
 KEEPS = (64, 128)
 WORDS, SHARED, TOWER = 30, 768, 1024
-BEFORE = [name for name in NAMES if REGISTRY[name].stage == "before"]
+BEFORE = [
+    each for name in list_methods() if issubclass(each := get_method_class(name), BeforeMethod) and each.takes_budget
+]
 
 
-def image(grid: Grid, width: int, method: Method, depth: int) -> VisualTokens:
+def image(grid: Grid, width: int, method: BeforeMethod, depth: int) -> VisualTokens:
     """The same image for every method, with what it asks for beside."""
     n, g = grid[0] * grid[1], torch.Generator().manual_seed(1)
     aligned = torch.randn(n, SHARED, generator=g)
     cls, received = torch.rand(2, n, generator=g) / n
     keys = torch.randn(n, 16, 64, generator=g)
     layers = method.vision_layers(depth, "llava")
-    seen_at = method.resolution([grid], square=False)
+    seen_at = method.choose_resolutions([grid], square=False)
     return VisualTokens(
         common.image_like(*grid, width),
         aligned,
@@ -59,7 +61,7 @@ def case(name: str, keep: int, repeats: int) -> dict[str, Any]:
     grid, width, depth = CASES[name]
     words = torch.randn(WORDS, SHARED, generator=torch.Generator().manual_seed(2))
     text = TextGuide(words, words.mean(0))
-    methods = [make(method, keep=keep) for method in BEFORE]
+    methods = [method(keep=keep) for method in BEFORE]
     calls = {method.name: partial(method.select, image(grid, width, method, depth), text) for method in methods}
     return {
         "model": name,
@@ -70,7 +72,7 @@ def case(name: str, keep: int, repeats: int) -> dict[str, Any]:
 
 
 def main(repeats: int = 15) -> None:
-    """Measure, print, and write benchmarks/results/methods.json and the table in docs/methods-before.md."""
+    """Measure, print, and write benchmarks/results/methods.json and the table in docs/methods/before.md."""
     common.one_thread()
     rows = [case(name, keep, repeats) for name in CASES for keep in KEEPS]
     head = ["method", *(f"N={row['n']} K={row['k']}" for row in rows)]
@@ -78,7 +80,7 @@ def main(repeats: int = 15) -> None:
     for method in sorted(BEFORE, key=lambda method: rows[0]["ms"][method]):
         lines.append([method, *(f"{row['ms'][method] / row['ms']['eadp']:.2f}" for row in rows)])
         table.add_row(*lines[-1])
-    common.write_into(common.ROOT / "docs" / "methods-before.md", "methods", common.markdown(head, lines))
+    common.write_into(common.ROOT / "docs" / "methods" / "before.md", "methods", format_markdown(head, lines))
     console = Console()
     console.print(table)
     console.print(f"written: {common.save('methods', {'cases': rows}).relative_to(common.ROOT)}")

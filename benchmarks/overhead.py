@@ -28,15 +28,16 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import eadp
-from eadp import Method, Selection, TextGuide, VisualTokens
+from eadp import BeforeMethod, Selection, TextGuide, VisualTokens
 from eadp.runtime.hooks import Hooks
+from eadp.utils.statistics import median_interval
 
 IMAGE = 31999
 LIMITS = {"decode": 0.02, "prefill": 0.01}
 
 
 @dataclass(frozen=True)
-class Fixed(Method):
+class Fixed(BeforeMethod):
     """Every k-th token, a list that is made once."""
 
     name: ClassVar[str] = "fixed"
@@ -190,12 +191,13 @@ def main(quick: bool = False) -> None:
     for name, each in rounds.items():
         # Round by round, so that a machine that is busy for a while slows both.
         by_round = np.array(each["eadp"]) / np.array(each["stock"])
-        picks = np.random.default_rng(0).integers(len(by_round), size=(2000, len(by_round)))
-        low, high = np.quantile(np.median(by_round[picks], axis=1), [0.025, 0.975])
-        ratios[name] = float(np.median(by_round))
+        ratio = median_interval(by_round)
+        ratios[name] = ratio.median
         ours, stock = times[name]["eadp"], times[name]["stock"]
         within = [f"{shares[name]:.2%}", f"{LIMITS[name]:.0%}"]
-        table.add_row(name, *within, f"{stock:.1f}", f"{ours:.1f}", f"{ratios[name]:.4f}", f"{low:.4f}–{high:.4f}")
+        table.add_row(
+            name, *within, f"{stock:.1f}", f"{ours:.1f}", f"{ratio.median:.4f}", f"{ratio.low:.4f}–{ratio.high:.4f}"
+        )
     Console(width=100).print(table)
     common.save("overhead", {"times": times, "ratios": ratios, "in_hooks": shares})
     if any(share > LIMITS[name] for name, share in shares.items()):

@@ -1,4 +1,4 @@
-"""Replay golden vectors and write docs/parity.md's table: `python benchmarks/parity.py FOLDER`."""
+"""Replay golden vectors and write docs/methods/parity.md's table: `python benchmarks/parity.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import common
 
 from eadp import parity
 from eadp.parity.vectors import load_vectors
+from eadp.utils.tables import format_markdown
 
 TESTS = common.ROOT / "tests" / "golden"
 
@@ -23,8 +24,8 @@ def main() -> None:
         for title, release, equal, total in parity.summarize(outcomes)
     ]
     equal = sum(outcome.equal for outcome in outcomes)
-    table = common.markdown(["method", "release", "vectors equal", "of these in tests/golden"], rows)
-    page = common.ROOT / "docs" / "parity.md"
+    table = format_markdown(["method", "release", "vectors equal", "of these in tests/golden"], rows)
+    page = common.ROOT / "docs" / "methods" / "parity.md"
     common.write_into(page, "parity", f"{equal} of {len(outcomes)} vectors are equal.\n\n{table}")
     for outcome in outcomes:
         if not outcome.equal:

@@ -22,13 +22,17 @@ from rich.progress import Progress
 from selection import published_loop
 
 from eadp import EADP, Selection, TextGuide, VisualTokens
-from eadp.checkpoints import ask, load_guide, load_model
+from eadp.architectures import untrained
 from eadp.core import allocate
-from eadp.measure import bench_report, samples, untrained
-from eadp.measure.bench import Report, bench
+from eadp.loading import load_guide, load_model
+from eadp.measure import bench_report, samples
+from eadp.measure.bench import BenchReport, bench
 from eadp.measure.bench_plot import draw
 from eadp.measure.stopwatch import clock
-from eadp.methods import Method, make
+from eadp.methods import Method, get_method
+from eadp.models.prompt import build_inputs
+from eadp.utils.images import make_square
+from eadp.utils.tables import format_markdown
 
 ASKED_SPEED_UP, ASKED_SHARE = 0.85, 0.05
 
@@ -43,7 +47,7 @@ class PublishedLoop(EADP):
         weights = self.relevance(tokens, text).polarized
         assert weights is not None  # `relevance` of EADP always sharpens.
         maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
-        quotas = allocate(maps, self.count(len(tokens)), self.allocation, self.exact, tokens.layout)
+        quotas = allocate(maps, self.count_to_keep(len(tokens)), self.allocation, self.rounding, tokens.layout)
         picks = []
         for block, quota in zip(tokens.blocks, quotas, strict=True):
             unit = torch.nn.functional.normalize(tokens.features[block].float(), dim=1)
@@ -51,15 +55,15 @@ class PublishedLoop(EADP):
         return Selection(torch.cat(picks), len(tokens), self.name)
 
 
-def measure(name: str, side: int | None, layers: int | None, rounds: int) -> tuple[Report, int]:
+def measure(name: str, side: int | None, layers: int | None, rounds: int) -> tuple[BenchReport, int]:
     model, processor = load_model(name, layers=layers)
-    side = side or untrained.picture_side(model.config)
-    asked = list(samples.drawn(rounds))
-    inputs = [ask(processor, [untrained.as_square(each.picture(), side)], [each.question]) for each in asked]
+    side = side or untrained.image_side(model.config)
+    asked = list(samples.drawn_samples(rounds))
+    inputs = [build_inputs(processor, [make_square(each.load_image(), side)], [each.question]) for each in asked]
     tokens = visual_tokens(model, side)
     keeps = [tokens // share for share in (4, 9, 18)]
-    methods: list[Method] = [make("eadp", keep=keep) for keep in keeps]
-    methods += [make(other, keep=keeps[1]) for other in ("cdpruner", "divprune")] + [PublishedLoop(keep=keeps[1])]
+    methods: list[Method] = [get_method("eadp", keep=keep) for keep in keeps]
+    methods += [get_method(other, keep=keeps[1]) for other in ("cdpruner", "divprune")] + [PublishedLoop(keep=keeps[1])]
     with Progress() as progress:
         task = progress.add_task(name, total=len(inputs) * (1 + len(methods)))
         report = bench(
@@ -86,7 +90,7 @@ def visual_tokens(model: Any, side: int) -> int:
     return cells if model.config.model_type == "llava" else cells * (1 + (side // vision.image_size) ** 2)
 
 
-def targets(report: Report, ninth: int) -> list[list[str]]:
+def targets(report: BenchReport, ninth: int) -> list[list[str]]:
     """What was to be reached, and what this run reached."""
     eadp = [row for row in report.rows if row.row.name == "eadp"]
     found = []
@@ -106,35 +110,35 @@ def targets(report: Report, ninth: int) -> list[list[str]]:
 def main(
     model: str = "random:llava-onevision-0.5b", side: int = 384, layers: int | None = None, rounds: int = 3
 ) -> None:
-    """Measure, print, and write benchmarks/results/prefill.json, docs/measure.md and docs/img/prefill.png."""
+    """Measure, print, and write benchmarks/results/prefill.json, docs/guides/measure.md and docs/img/prefill.png."""
     common.one_thread()
     report, ninth = measure(model, side if "onevision" in model else None, layers, rounds)
     console = Console(width=140)
     for table in bench_report.as_tables(report):
         console.print(table)
     reached = targets(report, ninth)
-    console.print(common.markdown(["what", "asked", "reached"], reached))
+    console.print(format_markdown(["what", "asked", "reached"], reached))
     if model != "random:llava-onevision-0.5b":
         return
     path = common.save("prefill", {**bench_report.as_json(report), "layers": layers, "targets": reached})
     draw(report, common.IMAGES / "prefill.png")
-    common.write_into(common.ROOT / "docs" / "measure.md", "prefill", page(report, layers, reached))
-    console.print(f"written: {path.relative_to(common.ROOT)}, docs/measure.md, docs/img/prefill.png")
+    common.write_into(common.ROOT / "docs" / "guides" / "measure.md", "prefill", page(report, layers, reached))
+    console.print(f"written: {path.relative_to(common.ROOT)}, docs/guides/measure.md, docs/img/prefill.png")
 
 
-def page(report: Report, layers: int | None, reached: list[list[str]]) -> str:
-    """What docs/measure.md shows."""
+def page(report: BenchReport, layers: int | None, reached: list[list[str]]) -> str:
+    """Format the section of docs/guides/measure.md."""
     size = (
         f"{layers} layers of the language model (tower and text encoder in proportion)" if layers else "all its layers"
     )
     about = (
-        f"{report.model}, {size}, {len(report.base.runs)} rounds, one thread of a shared machine, CPU time; "
-        "`python benchmarks/prefill.py`. "
+        f"`python benchmarks/prefill.py`: {report.model} with {size}, {len(report.base.runs)} rounds, CPU time on one "
+        "thread of a shared machine. "
         "Nearly all of the pruner's share is SigLIP's text encoder, which is always padded to 64 tokens."
     )
-    picture = "![The prefill's time by part, for each method and budget, of the unpruned model's](img/prefill.png)"
-    tables = [common.markdown(*table(report)) for table in (bench_report.ratios, bench_report.counts)]
-    return "\n\n".join([about, picture, *tables, common.markdown(["what", "asked", "reached"], reached)])
+    image = "![Prefill time by part, per method and budget, relative to the unpruned model](../img/prefill.png)"
+    tables = [format_markdown(*table(report)) for table in (bench_report.ratios, bench_report.counts)]
+    return "\n\n".join([about, image, *tables, format_markdown(["what", "asked", "reached"], reached)])
 
 
 if __name__ == "__main__":

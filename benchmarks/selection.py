@@ -25,9 +25,11 @@ from rich.table import Table
 from torch import Tensor
 
 from eadp import EADP, TextGuide, VisualTokens, core
+from eadp.utils.palette import BLUE, GREEN, PURPLE, SKY_BLUE, VERMILLION
+from eadp.utils.tables import format_markdown
 
 OURS, LOOP, APRICOT, SUBMODLIB, TORCH = "eadp", "published loop", "apricot", "submodlib", "eadp (torch)"
-COLOURS = {OURS: "#0072B2", TORCH: "#56B4E9", LOOP: "#D55E00", APRICOT: "#009E73", SUBMODLIB: "#CC79A7"}
+COLOURS = {OURS: BLUE, TORCH: SKY_BLUE, LOOP: VERMILLION, APRICOT: GREEN, SUBMODLIB: PURPLE}
 CASES = [  # blocks, (rows, columns) of a block
     (1, (24, 24)),
     (1, (32, 32)),
@@ -189,7 +191,7 @@ def plot(rows: list[dict[str, Any]]) -> None:
 
 
 def main(quick: bool = False, repeats: int = 7, large_only: bool = typer.Option(False, "--large", hidden=True)) -> None:
-    """Measure, print, and write benchmarks/results/selection.json, docs/selection.md and docs/img/selection.*"""
+    """Measure, print, and write benchmarks/results/selection.json, docs/methods/selection.md and its figure."""
     common.one_thread()
     if large_only:
         return large()
@@ -214,9 +216,11 @@ def main(quick: bool = False, repeats: int = 7, large_only: bool = typer.Option(
         "Medians of interleaved runs in CPU time, one thread of a shared machine; no GPU was measured. "
         "~: scaled from a few picks."
     )
-    text = "\n\n".join([note, common.markdown(head, body), common.markdown(["what", "asked", "reached"], summary)])
-    common.write_into(common.ROOT / "docs" / "selection.md", "selection", text)
-    console.print(f"written: {path.relative_to(common.ROOT)}, docs/selection.md, docs/img/selection.png and .svg")
+    text = "\n\n".join([note, format_markdown(head, body), format_markdown(["what", "asked", "reached"], summary)])
+    page = common.ROOT / "docs" / "methods" / "selection.md"
+    common.write_into(page, "selection", text)
+    files = ", ".join(str(each.relative_to(common.ROOT)) for each in (path, page))
+    console.print(f"written: {files}, docs/img/selection.png and .svg")
 
 
 def line(row: dict[str, Any]) -> list[str]:

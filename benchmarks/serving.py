@@ -38,8 +38,9 @@ from rich.table import Table
 
 from eadp.pocket.storage import WEIGHTS
 from eadp.serve.command import command
+from eadp.utils.tables import format_markdown
 
-PAGE = common.ROOT / "docs" / "serving.md"
+PAGE = common.ROOT / "docs" / "guides" / "serving.md"
 SIDE, PATCH, ANSWER = 336, 14, 8
 QUESTION = "What color is the small circle next to the blue ring?"
 ENVIRONMENT = {
@@ -73,7 +74,7 @@ def checkpoint(folder: Path) -> Path:
     return folder
 
 
-def body(seed: int, keep: int | str) -> dict[str, Any]:
+def body(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
     pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), dtype=np.uint8)
     written = io.BytesIO()
     Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.NEAREST).save(written, "png")
@@ -89,7 +90,7 @@ def body(seed: int, keep: int | str) -> dict[str, Any]:
         "temperature": 0,
         "max_tokens": ANSWER,
         "stream": True,
-        "extra_body": {"ignore_eos": True, "mm_processor_kwargs": {"eadp": {"keep": keep}}},
+        "extra_body": {"ignore_eos": True, "mm_processor_kwargs": {"eadp": settings}},
     }
 
 
@@ -130,7 +131,7 @@ def main(
 ) -> None:
     if quick:
         rounds, requests = 1, 4
-    ways: dict[str, int | str] = {"pruned": keep, "unpruned": "all"}
+    ways: dict[str, dict[str, Any]] = {"pruned": {"keep": keep}, "unpruned": {"method": "none"}}
     seeds = count()
     found: dict[str, dict[str, list[float]]] = {way: {"rate": [], "first": []} for way in ways}
     with tempfile.TemporaryDirectory() as place, socket.socket() as free:
@@ -174,7 +175,7 @@ def main(
         table.add_row(*row)
     Console().print(table)
     if not quick:
-        common.write_into(PAGE, "serving", common.markdown(head, rows))
+        common.write_into(PAGE, "serving", format_markdown(head, rows))
         Console().print(f"written: {common.save('serving', summary)}, {PAGE}")
 
 

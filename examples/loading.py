@@ -11,7 +11,7 @@ from PIL import Image
 from rich import print
 
 from eadp import Pruned
-from eadp.checkpoints import load_model
+from eadp.loading import load_model
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from eadp.core import Relevance, Selection
+from eadp.models.prompt import build_inputs
 from eadp.pocket import guide, load
 from eadp.pocket.samples import Sample, samples
 from eadp.runtime import attach
-from eadp.view.asking import answer, prefill_ms
-from eadp.view.notebook import exhibit_of
+from eadp.view.comparer import generate_answer, time_prefill
 from eadp.view.panels import heat_panel, kept_panel, picture_panel
+from eadp.view.selection import comparison_of
 from eadp.view.text import Pen
 
 SCALE = 2
@@ -35,15 +36,15 @@ def run(keep: float, questions: int, out: Path) -> None:
     panels: list[tuple[Sample, Selection]] = []
     whole_ms, pruned_ms = [], []
     for sample in samples("test", questions):
-        inputs = processor(images=sample.image, text=sample.prompt, return_tensors="pt")
-        whole = answer(model, processor, inputs)
+        inputs = build_inputs(processor, [sample.image], [sample.question])
+        whole = generate_answer(model, processor, inputs)
         with attach(model, processor, keep=keep, guide=text) as pruned:
-            few = answer(model, processor, inputs)
+            few = generate_answer(model, processor, inputs)
             selection = pruned.last[0]
         for _ in range(3):
-            whole_ms.append(prefill_ms(model, inputs))
+            whole_ms.append(time_prefill(model, inputs))
             with attach(model, processor, keep=keep, guide=text):
-                pruned_ms.append(prefill_ms(model, inputs))
+                pruned_ms.append(time_prefill(model, inputs))
         panels.append((sample, selection))
         table.add_row(sample.question, whole, few, sample.answer, f"{selection.coverage:.1%}")
     console.print(table)
@@ -82,10 +83,14 @@ def overlay(panels: list[tuple[Sample, Selection]]) -> Image.Image:
     for row, (sample, selection) in enumerate(panels):
         top = row * (side + CAPTION + GAP)
         pen.write(2, top + 18, f"{sample.question}   {len(selection)} of {selection.total} tokens")
-        exhibit = exhibit_of(selection, sample.image, None, sample.question)
-        take = exhibit.takes[0]
-        heat = selection.mask.float() if take.heat is None else take.heat
-        shown = (picture_panel(exhibit, side), heat_panel(exhibit, heat, side), kept_panel(exhibit, take, side))
+        comparison = comparison_of(selection, sample.image, None, sample.question)
+        result = comparison.results[0]
+        heat = selection.mask.float() if result.heat is None else result.heat
+        shown = (
+            picture_panel(comparison, side),
+            heat_panel(comparison, heat, side),
+            kept_panel(comparison, result, side),
+        )
         for column, panel in enumerate(shown):
             picture.paste(panel, (column * (side + GAP), top + CAPTION))
     return picture

@@ -1,4 +1,4 @@
-"""Is a difference real? Paired on the same samples, or refused."""
+"""Is a difference significant? Paired on the same samples, or refused."""
 
 import json
 
@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from eadp.cli import app
 from eadp.evaluate import compare, scores
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.pocket import ALL, Outcome, Setting
-from eadp.evaluate.statistics import mean_interval, paired_difference, wilson
+from eadp.evaluate.pocket_benchmark import Outcome
+from eadp.method_spec import ALL_TOKENS, MethodSpec
 
 RIGHT = {"eadp keep=0.125": 90, "topk keep=0.125": 80, "topk keep=0.0625": 79}
 
@@ -37,12 +37,12 @@ def run(*arguments):
     return result, " ".join(result.output.replace("│", " ").split())
 
 
-def test_a_real_difference_is_called_real(tmp_path):
+def test_a_large_difference_is_called_significant(tmp_path):
     folder = pocket_like(tmp_path / "run")
     result, output = run(f"{folder}:eadp keep=0.125", ":topk keep=0.125")
     assert result.exit_code == 0
     assert "eadp keep=0.125 is 10.0 points above topk keep=0.125 on the same 100 samples" in output
-    assert "the difference is real" in output
+    assert "significant at 95 %, uncorrected" in output
     _, back = run(f"{folder}:topk keep=0.125", ":eadp")
     assert "eadp keep=0.125 is 10.0 points above topk keep=0.125" in back
     assert "-10.0" in back
@@ -66,8 +66,8 @@ def test_two_folders_are_compared_run_by_run(tmp_path):
     found = [compare.difference(*pair) for pair in compare.pairs(str(a), str(b))]
     assert [each.difference for each in found] == [pytest.approx(30), 0, 0]
     assert found[0].a == f"{a}:eadp keep=0.125"
-    assert found[0].real
-    assert not found[1].real
+    assert found[0].significant
+    assert not found[1].significant
 
 
 def test_words_pair_two_methods_at_each_budget(tmp_path):
@@ -89,9 +89,9 @@ def test_harness_journals_with_scores_of_any_size(tmp_path):
     b = harness_like(tmp_path / "b", {"mmvet": list(points), "pope": [1] * 8 + [0, 0]})
     vet, pope = [compare.difference(*pair) for pair in compare.pairs(str(a), str(b))]
     assert vet.difference == pytest.approx(2, abs=0.2)
-    assert vet.real
+    assert vet.significant
     assert pope.difference == pytest.approx(10)
-    assert not pope.real
+    assert not pope.significant
     assert len(compare.pairs(f"{a}:pope", f"{b}:pope")) == 1
 
 
@@ -159,7 +159,7 @@ def test_differences_can_be_written(tmp_path):
     run(f"{folder}:eadp", ":topk keep=0.125", "--out", tmp_path / "new" / "difference.json")
     (found,) = json.loads((tmp_path / "new" / "difference.json").read_text())
     assert found["difference"] == pytest.approx(10)
-    assert found["real"] is True
+    assert found["significant"] is True
 
 
 @pytest.mark.parametrize(
@@ -192,28 +192,12 @@ def test_eadp_against_all_others_at_its_budget():
         return Outcome(setting, right=[n < first for n in range(100)])
 
     outcomes = [
-        outcome(Setting(ALL), 95),
-        outcome(Setting("eadp", 32), 94),
-        outcome(Setting("topk", 32), 70),
-        outcome(Setting("topk", 16), 60),
+        outcome(MethodSpec(ALL_TOKENS), 95),
+        outcome(MethodSpec("eadp", 32), 94),
+        outcome(MethodSpec("topk", 32), 70),
+        outcome(MethodSpec("topk", 16), 60),
     ]
     found = compare.against(outcomes)
-    assert [each.b for each in found] == [ALL, "topk 32"]
-    assert [each.real for each in found] == [False, True]
+    assert [each.b for each in found] == [ALL_TOKENS, "topk 32"]
+    assert [each.significant for each in found] == [False, True]
     assert found[1].difference == pytest.approx(24)
-
-
-def test_the_interval_is_that_of_resampling_one_by_one():
-    chance = np.random.default_rng(1)
-    a, b = chance.random(300) < 0.8, chance.random(300) < 0.7
-    difference = a.astype(float) - b
-    picks = chance.integers(300, size=(20000, 300))
-    low, high = np.quantile(difference[picks].mean(axis=1), [0.025, 0.975])
-    assert paired_difference(list(a), list(b)) == pytest.approx((difference.mean(), low, high), abs=0.005)
-
-
-def test_intervals_of_means():
-    assert mean_interval([1.0] * 80 + [0.0] * 20) == wilson(80, 100)
-    low, high = mean_interval(list(np.random.default_rng(0).normal(5, 1, 400)))
-    assert high - low == pytest.approx(2 * 1.96 / 20, rel=0.1)
-    assert low < 5 < high

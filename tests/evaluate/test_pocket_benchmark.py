@@ -11,33 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from eadp.cli import app
-from eadp.evaluate import pocket
+from eadp.evaluate import pocket_benchmark as pocket
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.setting import ALL, Setting
-from eadp.evaluate.statistics import paired_difference, wilson
+from eadp.method_spec import ALL_TOKENS, MethodSpec
 from eadp.pocket.storage import WEIGHTS
-
-
-def test_wilson_interval():
-    # By hand, z = 1.96: centre (0.8 + 0.0384/2/1.0384…): the textbook's 80 of 100 is 71.1 % to 86.7 %.
-    low, high = wilson(80, 100)
-    assert low == pytest.approx(0.7112, abs=1e-4)
-    assert high == pytest.approx(0.8666, abs=1e-4)
-    assert wilson(0, 10)[0] == 0
-    assert wilson(10, 10)[1] == pytest.approx(1)
-    with pytest.raises(ValueError, match="11 of 10"):
-        wilson(11, 10)
-
-
-def test_a_paired_difference_sees_what_two_intervals_would_not():
-    a = [True] * 90 + [False] * 10
-    b = [True] * 80 + [False] * 20
-    difference, low, high = paired_difference(a, b)
-    assert difference == pytest.approx(0.1)
-    assert 0 < low < difference < high
-    assert paired_difference(a, a) == (0, 0, 0)
-    with pytest.raises(ValueError, match="same questions"):
-        paired_difference(a, b[:50])
 
 
 def run(*arguments):
@@ -68,7 +45,7 @@ def test_more_methods_and_questions_are_added_to_what_is_there(tmp_path):
 
 
 def test_what_is_done_is_not_asked_again(tmp_path, monkeypatch):
-    settings = [Setting(ALL), Setting("uniform", 16)]
+    settings = [MethodSpec(ALL_TOKENS), MethodSpec("uniform", 16)]
     with Journal.open(tmp_path, pocket.identity()) as journal:
         first = pocket.evaluate(settings, 5, journal=journal)
     monkeypatch.setattr(pocket, "load_model", lambda name: pytest.fail("the model was loaded"))
@@ -79,7 +56,7 @@ def test_what_is_done_is_not_asked_again(tmp_path, monkeypatch):
 
 
 def test_a_part_of_a_batch_that_was_lost_is_asked_again_as_it_was(tmp_path):
-    settings = [Setting(ALL), Setting("uniform", 16)]
+    settings = [MethodSpec(ALL_TOKENS), MethodSpec("uniform", 16)]
     with Journal.open(tmp_path, pocket.identity()) as journal:
         first = pocket.evaluate(settings, 20, journal=journal)
     whole = lines(tmp_path)
@@ -107,7 +84,7 @@ def test_any_checkpoint_can_be_asked(tmp_path):
     ("arguments", "says"),
     [
         (("--set", "mu"), "written NAME=VALUE"),
-        (("--set", "seed=1"), "eadp has no option seed; it has"),
+        (("--set", "seed=1"), "eadp has no setting seed; it has"),
         (("--set", "topk.mu=1"), "options are given for topk, but the methods are eadp"),
         (("--keep", "0"), "at least 1"),
         (("--model", "/nowhere"), "no model can be read"),

@@ -12,12 +12,12 @@ from helpers.suite import SUITE, arguments
 from typer.testing import CliRunner
 
 from eadp.cli import app
-from eadp.evaluate import compare, pocket, pruned, suites, sweep
+from eadp.evaluate import compare, pocket_benchmark, pruned_model, suites, sweep
+from eadp.evaluate.harness_settings import HarnessSettings
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.model_settings import Settings
-from eadp.evaluate.setting import ALL, Setting, check, grid, parse
 from eadp.evaluate.suites import harness
 from eadp.evaluate.suites.harness import Cell
+from eadp.method_spec import ALL_TOKENS, MethodSpec, build_method, build_specs, parse_method
 from eadp.methods.eadp import EADP
 
 
@@ -25,8 +25,13 @@ from eadp.methods.eadp import EADP
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The presets that were made, each with the family of models that it was made for."""
     found: list[tuple[str, str]] = []
-    real = EADP.preset
-    monkeypatch.setattr(EADP, "preset", lambda name, family: found.append((name, family)) or real(name, family))
+    real = EADP.preset_settings
+
+    def recorded(name: str, family: str) -> dict[str, Any]:
+        found.append((name, family))
+        return real(name, family)
+
+    monkeypatch.setattr(EADP, "preset_settings", recorded)
     return found
 
 
@@ -36,27 +41,27 @@ def run(*given: object) -> tuple[Any, str]:
 
 
 def test_a_method_is_written_with_its_preset_or_has_it_as_an_option() -> None:
-    assert parse("eadp", {"mu": 1}) == ("eadp", {"mu": 1})
-    assert parse("eadp:published", {"mu": 1}) == ("eadp", {"preset": "published", "mu": 1})
-    assert parse("eadp:published", {"preset": "published"}) == parse("eadp", {"preset": "published"})
+    assert parse_method("eadp", {"mu": 1}) == ("eadp", {"mu": 1})
+    assert parse_method("eadp:published", {"mu": 1}) == ("eadp", {"preset": "published", "mu": 1})
+    assert parse_method("eadp:published", {"preset": "published"}) == parse_method("eadp", {"preset": "published"})
     for text in ("eadp:", ":published"):
         with pytest.raises(ValueError, match="written eadp:published"):
-            parse(text, {})
+            parse_method(text, {})
     with pytest.raises(ValueError, match="has its preset in its name: leave out preset=paper"):
-        parse("eadp:published", {"preset": "paper"})
+        parse_method("eadp:published", {"preset": "paper"})
 
 
 def test_every_name_of_a_setting_shows_its_preset() -> None:
-    setting = Setting("eadp", 0.125, {"preset": "published", "mu": 1.0})
+    setting = MethodSpec("eadp", 0.125, {"preset": "published", "mu": 1.0})
     assert setting.key == "eadp:published keep=0.125 mu=1.0"
     assert str(setting) == "eadp:published 12.5 %, mu=1.0"
     assert setting.attachment == {"method": "eadp", "keep": 0.125, "preset": "published", "mu": 1.0}
-    assert check(setting) == EADP.published(0.125, "llava", mu=1.0)
+    assert build_method(setting) == EADP.published(0.125, "llava", mu=1.0)
 
 
 def test_options_are_for_all_for_a_method_or_for_one_with_its_preset() -> None:
     options = {"": {"tau": 0.02}, "eadp": {"mu": 0.3}, "eadp:published": {"q": 0.4}}
-    found = grid(["eadp", "eadp:published"], [64], options)
+    found = build_specs(["eadp", "eadp:published"], [64], options)
     assert [each.key for each in found] == [
         "eadp keep=64 mu=0.3 tau=0.02",
         "eadp:published keep=64 mu=0.3 q=0.4 tau=0.02",
@@ -100,20 +105,20 @@ def test_the_pocket_benchmark_has_a_row_for_each_preset(
     ((ours, theirs),) = compare.pairs(f"{tmp_path}:eadp:published", ":eadp")
     assert (ours.name.split()[0], theirs.name.split()[0]) == ("eadp:published", "eadp")
     # Written the other way it is the same setting, and nothing is asked again.
-    monkeypatch.setattr(pocket, "load_model", lambda name: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(pocket_benchmark, "load_model", lambda name: pytest.fail("the model was loaded"))
     assert run("eval", "pocket", "--set", "eadp.preset=published", *given)[0].exit_code == 0
 
 
 def test_each_pair_of_presets_is_compared_once() -> None:
     right = [True, False]
     outcomes = [
-        pocket.Outcome(setting, right=right)
-        for setting in (Setting(ALL), Setting("eadp", 32), Setting("eadp", 32, {"preset": "published"}))
+        pocket_benchmark.Outcome(setting, right=right)
+        for setting in (MethodSpec(ALL_TOKENS), MethodSpec("eadp", 32), MethodSpec("eadp", 32, {"preset": "published"}))
     ]
     assert [(each.a, each.b) for each in compare.against(outcomes)] == [
-        ("eadp 32", ALL),
+        ("eadp 32", ALL_TOKENS),
         ("eadp 32", "eadp:published 32"),
-        ("eadp:published 32", ALL),
+        ("eadp:published 32", ALL_TOKENS),
     ]
 
 
@@ -121,8 +126,10 @@ def test_a_harness_s_model_has_the_preset_of_its_own_family(
     monkeypatch: pytest.MonkeyPatch, made: list[tuple[str, str]]
 ) -> None:
     found = tiny.model("qwen2_5_vl"), tiny.processor("qwen2_5_vl")
-    monkeypatch.setattr(pruned, "load_model", lambda name, **options: found)
-    model = pruned.PrunedModel(Settings.of(pretrained="some/qwen", method="eadp:published", keep=4, mu=0.3))
+    monkeypatch.setattr(pruned_model, "load_model", lambda name, **options: found)
+    model = pruned_model.PrunedModel(
+        HarnessSettings.of(pretrained="some/qwen", method="eadp:published", keep=4, mu=0.3)
+    )
     try:
         assert made[-1] == ("published", "qwen2_5_vl")
         assert model._pruned.method == EADP.published(4, "qwen2_5_vl", mu=0.3) != EADP.published(4, "llava", mu=0.3)
@@ -132,14 +139,14 @@ def test_a_harness_s_model_has_the_preset_of_its_own_family(
 
 def test_a_model_without_a_published_eadp_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tiny.model("internvl"), tiny.processor("internvl")
-    monkeypatch.setattr(pruned, "load_model", lambda name, **options: found)
+    monkeypatch.setattr(pruned_model, "load_model", lambda name, **options: found)
     with pytest.raises(ValueError, match="family with a published EADP 'internvl'; known: llava"):
-        pruned.PrunedModel(Settings.of(pretrained="some/model", method="eadp:published", keep=4))
+        pruned_model.PrunedModel(HarnessSettings.of(pretrained="some/model", method="eadp:published", keep=4))
 
 
 def test_a_journal_of_one_preset_is_not_gone_on_with_by_another(tmp_path: Path) -> None:
     plain, published, same, paper = (
-        Settings.of(pretrained="pocket", keep=8, **given)
+        HarnessSettings.of(pretrained="pocket", keep=8, **given)
         for given in ({}, {"method": "eadp:published"}, {"preset": "published"}, {"method": "eadp:paper"})
     )
     assert published.as_json() == same.as_json()
@@ -152,10 +159,10 @@ def test_a_journal_of_one_preset_is_not_gone_on_with_by_another(tmp_path: Path) 
 
 def test_presets_can_be_swept_and_swept_over() -> None:
     plan = sweep.plan("eadp", 16, {}, sweep.over(["preset=paper,published"]))
-    assert [each.key for each in plan.settings] == ["eadp keep=16", "eadp:paper keep=16", "eadp:published keep=16"]
+    assert [each.key for each in plan.specs] == ["eadp keep=16", "eadp:paper keep=16", "eadp:published keep=16"]
     # β = 2 is the method's default, but not the preset's: it is run.
     plan = sweep.plan("eadp:published", 16, {}, sweep.over(["beta=1,2"]))
-    assert [each.key for each in plan.settings] == [
+    assert [each.key for each in plan.specs] == [
         "eadp:published keep=16",
         "eadp:published keep=16 beta=1",
         "eadp:published keep=16 beta=2",
@@ -183,7 +190,7 @@ def benchmark(name: str) -> suites.Benchmark:
 
 
 def given(name: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
-    return Cell(benchmark(name), Setting("eadp", 64, options), "some/model", tmp_path, {}).settings()
+    return Cell(benchmark(name), MethodSpec("eadp", 64, options), "some/model", tmp_path, {}).settings()
 
 
 def test_the_scripts_mu_comes_with_the_published_preset_on_their_benchmarks(tmp_path: Path) -> None:
@@ -197,7 +204,7 @@ def test_the_scripts_mu_comes_with_the_published_preset_on_their_benchmarks(tmp_
 
 
 def test_harnesses_are_told_the_preset(tmp_path: Path) -> None:
-    setting = Setting("eadp", 64, {"preset": "published"})
+    setting = MethodSpec("eadp", 64, {"preset": "published"})
     command = harness.command(Cell(benchmark("POPE"), setting, "some/model", tmp_path, {}), "python")
     told = command[command.index("--model_args") + 1].split(",")
     assert {"method=eadp", "keep=64", "preset=published", "mu=1.0"} <= set(told)

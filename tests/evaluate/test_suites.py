@@ -14,12 +14,13 @@ from helpers import ROOT, fake_lmms_eval
 from helpers.command import run
 from helpers.suite import MODEL, arguments
 
-from eadp.evaluate import paper, suites
+from eadp import paper
+from eadp.evaluate import suites
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.setting import ALL, Setting
 from eadp.evaluate.suites import harness
 from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.suite import Benchmark
+from eadp.method_spec import ALL_TOKENS, MethodSpec
 
 
 def said(result):
@@ -143,7 +144,7 @@ def test_every_benchmark_of_the_paper_has_a_task(table):
     suite = suites.load("paper-" + next(name for name in ("video", "llava", "qwen") if name in table.model.lower()))
     measured = {benchmark.name for benchmark in suite.benchmarks}
     assert set(table.columns) - {"average"} <= measured
-    assert suites.settings(["eadp"], [], {}, table.model, table)[1].keep == max(
+    assert suites.plan_specs(["eadp"], [], {}, table.model, table)[1].keep == max(
         row.keep for row in table.rows if row.method == "eadp"
     )
 
@@ -169,7 +170,7 @@ def test_the_papers_resolutions_and_frames_go_with_the_models():
 
 
 def test_the_release_s_way_can_be_taken_back(tmp_path):
-    plan = suites.Plan(
+    plan = suites.SuitePlan(
         suites.load("paper-qwen"), "Qwen2.5-VL-7B", [], [], tmp_path, None, {"square": "stretch", "resolution": None}
     )
     assert plan.given == {"square": "stretch"}
@@ -193,14 +194,14 @@ QWEN = Benchmark("HallusionBench", "vlmeval", ("HallusionBench", "Mine:ImageMCQD
 def test_vlmeval_is_started_with_what_its_command_takes(tmp_path, monkeypatch):
     for name in harness.JUDGES:
         monkeypatch.delenv(name, raising=False)
-    cell = Cell(QWEN, Setting("eadp", 0.25, {"mu": 0.3}), "some/model", tmp_path, {"resolution": 1008}, samples=5)
+    cell = Cell(QWEN, MethodSpec("eadp", 0.25, {"mu": 0.3}), "some/model", tmp_path, {"resolution": 1008}, samples=5)
     assert harness.command(cell, "python") == [
         *("python", "-m", "eadp", "vlmeval", "--model", "some/model", "--data", "HallusionBench,Mine:ImageMCQDataset"),
         *("--method", "eadp", "--out", str(tmp_path / "harness"), "--journal", str(tmp_path / "journal")),
         *("--keep", "0.25", "--set", "mu=0.3", "--set", "resolution=1008", "--limit", "5"),
         *("--judge", "exact_matching"),
     ]
-    everything = Cell(QWEN, Setting(ALL), "some/model", tmp_path, {})
+    everything = Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {})
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     started = harness.command(everything, "python")
     assert started[started.index("--method") + 1] == "none"
@@ -209,16 +210,16 @@ def test_vlmeval_is_started_with_what_its_command_takes(tmp_path, monkeypatch):
 
 def test_ranks_share_a_task_of_lmms_eval_only(tmp_path):
     own = Benchmark("GQA", "lmms-eval", ("gqa",), ("exact_match,none",))
-    started = harness.command(Cell(own, Setting(ALL), "some/model", tmp_path, {}, batch=4, ranks=2), "python")
+    started = harness.command(Cell(own, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, batch=4, ranks=2), "python")
     assert started[:6] == ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
     with pytest.raises(ValueError, match="one process, prompt by prompt"):
-        harness.command(Cell(QWEN, Setting(ALL), "some/model", tmp_path, {}, ranks=2), "python")
+        harness.command(Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, ranks=2), "python")
     with pytest.raises(ValueError, match="no commas"):
-        harness.command(Cell(own, Setting(ALL), "some/model", tmp_path / "a,b", {}), "python")
+        harness.command(Cell(own, MethodSpec(ALL_TOKENS), "some/model", tmp_path / "a,b", {}), "python")
 
 
 def test_vlmevals_figures_are_read_from_its_status(tmp_path):
-    cell = Cell(QWEN, Setting(ALL), "some/model", tmp_path, {})
+    cell = Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {})
     status = cell.output / "model" / "status.json"
     status.parent.mkdir(parents=True)
     states = {"HallusionBench": {"metrics": {"split=Overall|aAcc": 60.0, "split=VD|aAcc": 1.0}}}
@@ -284,5 +285,5 @@ def test_a_folder_of_another_suite_is_refused(working):
 
 
 def test_the_docs_show_the_suites_as_they_are():
-    page = ROOT / "docs" / "evaluate.md"
+    page = ROOT / "docs" / "guides" / "evaluate.md"
     assert run("suites", "--markdown").output.strip() in page.read_text()

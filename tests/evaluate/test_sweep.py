@@ -11,9 +11,10 @@ import pytest
 from helpers import fake_lmms_eval
 from typer.testing import CliRunner
 
+from eadp import paper
 from eadp.cli import app
-from eadp.evaluate import compare, paper, pocket, sweep, sweep_report
-from eadp.evaluate.scores import Run
+from eadp.evaluate import compare, pocket_benchmark, sweep, sweep_report
+from eadp.evaluate.scores import ScoredRun
 
 
 def run(*arguments):
@@ -32,27 +33,27 @@ def test_one_setting_at_a_time():
         [{"dispersion": "entropy"}, {"dispersion": "variance"}],
     ]
     # β = 2 and entropy are the defaults: they are run once, as the base.
-    assert [setting.options for setting in plan.settings] == [{}, {"beta": 0}, {"beta": 5}, {"dispersion": "variance"}]
+    assert [setting.options for setting in plan.specs] == [{}, {"beta": 0}, {"beta": 5}, {"dispersion": "variance"}]
 
 
 def test_every_combination():
     plan = planned("beta=0,2", "mu=0,1", combined=True)
     (block,) = plan.blocks
     assert [point.changed for point in block] == [{"beta": b, "mu": m} for b in (0, 2) for m in (0, 1)]
-    assert len(plan.settings) == 5
+    assert len(plan.specs) == 5
 
 
 def test_the_budget_and_other_methods_can_be_tried():
     plan = planned("keep=8,16,0.5")
-    assert [setting.keep for setting in plan.settings] == [16, 8, 0.5]
+    assert [setting.keep for setting in plan.specs] == [16, 8, 0.5]
     plan = sweep.plan("fastv", 0.25, {}, sweep.over(["layers=[1],[3]"]))
-    assert [setting.options["layers"] for setting in plan.settings[1:]] == [(1,), (3,)]
+    assert [setting.options["layers"] for setting in plan.specs[1:]] == [(1,), (3,)]
 
 
 def test_options_that_hold_everywhere():
     plan = planned("beta=0,5", options={"mu": 0.3})
     assert plan.base.options == {"mu": 0.3}
-    assert plan.blocks[0][0].setting.options == {"mu": 0.3, "beta": 0}
+    assert plan.blocks[0][0].spec.options == {"mu": 0.3, "beta": 0}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_options_that_hold_everywhere():
     [
         ((), "--over beta=0,0.5,2"),
         (("--over", "beta"), "written beta=0,0.5,2, got 'beta'"),
-        (("--over", "betta=1"), "eadp has no option betta; it has"),
+        (("--over", "betta=1"), "eadp has no setting betta (did you mean beta?); it has"),
         (("--over", "beta=-1"), "beta must be 0 or more"),
         (("--over", "beta=many"), "beta of eadp is a number, 2.0 by default, got 'many'"),
         (("--over", "dispersion=chaos"), "unknown dispersion 'chaos'; known: entropy"),
@@ -82,7 +83,7 @@ def test_the_papers_values_are_settings_of_the_method():
     values = sweep.of_the_paper()
     assert values["beta"] == [0, 0.5, 2, 5, 10]
     assert set(values) == {"mu", "q", "beta", "tau", "gamma", "smoothing", "aggregation", "dispersion"}
-    assert len(sweep.plan("eadp", 16, {}, values).settings) == 28  # 35 rows, the default in all eight groups
+    assert len(sweep.plan("eadp", 16, {}, values).specs) == 28  # 35 rows, the default in all eight groups
     assert sweep.ablations()["q", 0.3] == 68.6
     assert len(sweep.ablations()) == 35
     allocations = {row.setting for row in paper.table("dynamic-allocation").rows}
@@ -92,8 +93,8 @@ def test_the_papers_values_are_settings_of_the_method():
 def made(combined=False):
     """A sweep whose scores are known: the base has 80 of 100 right, β = 0 loses 20 of them, all else nothing."""
     plan = planned("beta=0,2,5", "mu=0.5,1", combined=combined)
-    right = {s.key: 60 if s.options.get("beta") == 0 else 80 for s in plan.settings}
-    runs = {key: Run.of(key, [n < first for n in range(100)]) for key, first in right.items()}
+    right = {s.key: 60 if s.options.get("beta") == 0 else 80 for s in plan.specs}
+    runs = {key: ScoredRun.of(key, [n < first for n in range(100)]) for key, first in right.items()}
     return plan, sweep.results(plan, runs)
 
 
@@ -102,8 +103,8 @@ def test_each_value_is_set_against_the_default():
     assert [tried.scores[0] for tried in beta] == pytest.approx([60, 80, 80])
     assert [tried.is_base for tried in beta] == [False, True, False]
     assert beta[0].against.difference == pytest.approx(-20)
-    assert beta[0].against.real
-    assert not mu[1].against.real
+    assert beta[0].against.significant
+    assert not mu[1].against.significant
     assert beta[1].scores[1:] == pytest.approx((71.1, 86.7), abs=0.1)
 
 
@@ -117,7 +118,7 @@ def test_the_report_says_what_is_real_and_what_the_paper_has(tmp_path):
     written = sweep_report.write(plan, {"pocket": blocks}, tmp_path)
     assert [path.name for path in written] == ["sweep.json", "sweep.md", "sweep-pocket.png"]
     content = json.loads(written[0].read_text())
-    assert content["benchmarks"]["pocket"][0][0]["against_default"]["real"] is True
+    assert content["benchmarks"]["pocket"][0][0]["against_default"]["significant"] is True
     assert "| beta=0 | 60.0 |" in written[1].read_text()
     assert written[2].read_bytes().startswith(b"\x89PNG")
 
@@ -173,7 +174,7 @@ def test_a_sweep_on_pocket_and_again_from_its_folder(tmp_path, monkeypatch):
     def not_again(*arguments, **options):
         raise AssertionError("all answers are in the folder")
 
-    monkeypatch.setattr(pocket, "load_model", not_again)
+    monkeypatch.setattr(pocket_benchmark, "load_model", not_again)
     second, again = run(*ARGUMENTS, "--out", tmp_path)
     assert second.exit_code == 0
     assert (tmp_path / "sweep.json").read_text() == found

@@ -13,7 +13,7 @@ import transformers as hf
 from torch import Tensor
 
 from eadp.core import Selection
-from eadp.methods import make
+from eadp.methods import get_method
 from eadp.methods.inside import Cut, InsideMethod, LayerView
 from helpers import tiny
 from helpers.manual_pruning import SPECIAL_IDS
@@ -23,7 +23,7 @@ NAMES = ("fastv", "pyramiddrop", "sparsevlm", "dart")
 
 def method(name: str, keep: int | float = 0.3, **settings: Any) -> InsideMethod:
     """The method with a budget that counts what is left after its last cut."""
-    chosen = make(name, keep=keep, budget="after_prune", **settings)
+    chosen = get_method(name, keep=keep, budget="after_prune", **settings)
     assert isinstance(chosen, InsideMethod)
     return chosen
 
@@ -36,8 +36,8 @@ class Recording(InsideMethod):
     log: list[Selection] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # On the instance: a class with a name would be listed among the methods.
-        for name in ("name", "layers", "attends", "positions", "newlines"):
+        # On the instance: they are those of `of`, not of this class.
+        for name in ("name", "layers", "attention_from", "positions", "newlines"):
             object.__setattr__(self, name, getattr(self.of, name))
 
     def cuts(self, total: int, depth: int) -> tuple[Cut, ...]:

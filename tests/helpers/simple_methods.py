@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods import Method
+from eadp.methods import BeforeMethod
 
 
 @dataclass(frozen=True)
-class InPlace(Method):
+class InPlace(BeforeMethod):
     """Kept tokens stay where they were."""
 
     positions = "keep"
@@ -72,7 +72,7 @@ class Nearest(InPlace):
         assert tokens.aligned is not None
         assert isinstance(text.pooled, Tensor)
         score = tokens.aligned.float() @ text.pooled
-        kept = score.topk(self.count(len(tokens))).indices.sort().values
+        kept = score.topk(self.count_to_keep(len(tokens))).indices.sort().values
         return Selection(kept, len(tokens), self.name, scores=score)
 
 

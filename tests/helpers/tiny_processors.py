@@ -8,7 +8,7 @@ from typing import Any
 import transformers as hf
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from eadp.measure.processors import images_only
+from eadp.architectures.processors import images_only
 
 SPECIAL = (
     *("<pad>", "<s>", "</s>", "<unk>", "<image>", "<video>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"),

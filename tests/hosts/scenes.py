@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from PIL.Image import Image
 
-from eadp.evaluate.model_settings import Settings
-from eadp.evaluate.pruned import PrunedModel
+from eadp.evaluate.harness_settings import HarnessSettings
+from eadp.evaluate.pruned_model import PrunedModel
 from eadp.pocket.samples import samples
 from eadp.pocket.world import COLOURS, SHAPES
 
@@ -45,7 +45,7 @@ def one_of_four(total: int) -> list[Scene]:
 
 def asked_directly(scenes: list[Scene], prompts: list[str], **settings: object) -> tuple[list[str], list[int]]:
     """Answers and tokens without any harness, one by one."""
-    model = PrunedModel(Settings.of(pretrained="pocket", **settings))
+    model = PrunedModel(HarnessSettings.of(pretrained="pocket", **settings))
     answers = [
         model.answer(
             [[{"role": "user", "content": [{"type": "image", "image": scene.image}, {"type": "text", "text": prompt}]}]]

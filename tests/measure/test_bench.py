@@ -6,15 +6,18 @@ from typing import ClassVar
 import pytest
 import torch
 
-from eadp.checkpoints import ask, load_guide, load_model
+from eadp.architectures import untrained
 from eadp.core import Selection
-from eadp.measure import flops, untrained
-from eadp.measure.bench import Measured, Report, Row, Run, bench, cache_bytes
-from eadp.measure.samples import drawn
+from eadp.loading import load_guide, load_model
+from eadp.measure import flops
+from eadp.measure.bench import BenchReport, BenchRow, BenchRun, Measured, bench, cache_bytes
+from eadp.measure.op_counts import OperationCounts
+from eadp.measure.samples import drawn_samples
 from eadp.measure.stopwatch import PARTS, PRUNER, clock
-from eadp.measure.tally import Tally
-from eadp.methods import Method, make
+from eadp.methods import BeforeMethod, get_method
 from eadp.models import family_of
+from eadp.models.prompt import build_inputs
+from eadp.utils.images import make_square
 
 TINY, TOKENS = "random:tiny", 576
 
@@ -22,15 +25,17 @@ TINY, TOKENS = "random:tiny", 576
 @pytest.fixture(scope="module")
 def loaded():
     model, processor = load_model(TINY)
-    side = untrained.picture_side(model.config)
-    inputs = [ask(processor, [untrained.as_square(each.picture(), side)], [each.question]) for each in drawn(3)]
+    side = untrained.image_side(model.config)
+    inputs = [
+        build_inputs(processor, [make_square(each.load_image(), side)], [each.question]) for each in drawn_samples(3)
+    ]
     return model, processor, load_guide(TINY, model, processor), inputs
 
 
 @pytest.fixture(scope="module")
 def report(loaded):
     model, processor, guide, inputs = loaded
-    methods = [make(name, keep=64) for name in ("eadp", "cdpruner", "divprune", "fastv", "visionzip")]
+    methods = [get_method(name, keep=64) for name in ("eadp", "cdpruner", "divprune", "fastv", "visionzip")]
     return bench(TINY, model, processor, methods, inputs, clock=clock("cpu", model.device), guide=guide, new_tokens=3)
 
 
@@ -100,10 +105,10 @@ def test_tokens_after_the_cuts_and_over_the_layers(report):
 def test_what_is_counted_is_what_the_configuration_says(report, loaded):
     model, *_, inputs = loaded
     text = inputs[0]["input_ids"].shape[1] - TOKENS
-    assert report.base.tally.multiply_adds == flops.prefill(model.config, [(24, 24)], None, text).total
+    assert report.base.operations.multiply_adds == flops.prefill(model.config, [(24, 24)], None, text).total
     # Words are counted in the language model's tokens here, and those of stage one cost next to nothing.
     expected = flops.prefill(model.config, [(24, 24)], 64, text, words=8).total
-    assert row(report, "eadp").tally.multiply_adds == pytest.approx(expected, rel=1e-3)
+    assert row(report, "eadp").operations.multiply_adds == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_model_is_given_back(report, loaded):
@@ -116,7 +121,7 @@ def test_the_model_is_given_back(report, loaded):
 
 
 @dataclass(frozen=True)
-class Noted(Method):
+class Noted(BeforeMethod):
     """Keeps the first tokens and notes that it was asked."""
 
     name: ClassVar[str] = ""
@@ -141,7 +146,7 @@ def test_a_question_is_read_anew_by_every_row(loaded, monkeypatch):
     read = []
     encode = guide._encode
     monkeypatch.setattr(guide, "_encode", lambda question, layout: read.append(question) or encode(question, layout))
-    methods = [make("eadp", keep=keep) for keep in (64, 32)]
+    methods = [get_method("eadp", keep=keep) for keep in (64, 32)]
     same = [inputs[0]] * 2
     bench(TINY, model, processor, methods, same, clock=clock("cpu", model.device), guide=guide, new_tokens=1)
     assert len(read) == 2 + 2 * 2  # Each row is counted once, and then runs twice.
@@ -154,13 +159,15 @@ def test_only_samples_for_warming_up_are_nothing_to_measure(loaded):
 
 
 def run(prefill, latency):
-    return Run(prefill, prefill, None, latency, dict.fromkeys(PARTS, prefill / len(PARTS)), 100, 10, 5, 6, 5.0)
+    return BenchRun(prefill, prefill, None, latency, dict.fromkeys(PARTS, prefill / len(PARTS)), 100, 10, 5, 6, 5.0)
 
 
 def reported(*times, adds=(1000, 500)):
-    base = Measured(Row(), [run(10, 20), run(20, 40)], Tally(adds[0], 1))
-    pruned = Measured(Row(make("divprune", keep=5)), [run(*each) for each in times], Tally(adds[1], 1))
-    return Report("a model", "wall", 1, 0, [base, pruned])
+    base = Measured(BenchRow(), [run(10, 20), run(20, 40)], OperationCounts(adds[0], 1))
+    pruned = Measured(
+        BenchRow(get_method("divprune", keep=5)), [run(*each) for each in times], OperationCounts(adds[1], 1)
+    )
+    return BenchReport("a model", "wall", 1, 0, [base, pruned])
 
 
 def test_ratios_are_taken_round_by_round():

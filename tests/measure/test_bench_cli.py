@@ -34,8 +34,8 @@ def test_tables_give_ratios_first(measured):
     output = measured[1].output
     assert measured[1].exit_code == 0
     assert output.index("ratio to the unpruned model's") < output.index("medians") < output.index("by part")
-    for said in ("all tokens", "eadp 64", "divprune 0.5", "2 rounds, wall time, 2 new tokens", "vision tower included"):
-        assert said in output.replace("\n", " ")
+    for text in ("all tokens", "eadp 64", "divprune 0.5", "2 rounds, wall time, 2 new tokens", "vision tower included"):
+        assert text in output.replace("\n", " ")
 
 
 def test_json_has_the_machine_every_run_and_the_ratios(measured):
@@ -72,8 +72,8 @@ def test_csv_has_a_line_a_run_and_markdown_the_tables(measured):
 
 
 def test_the_plot_has_a_panel_for_accuracy(measured):
-    with Image.open(measured[0] / "bench.png") as picture:
-        assert picture.width > 1.4 * 8.5 * 130
+    with Image.open(measured[0] / "bench.png") as image:
+        assert image.width > 1.4 * 8.5 * 130
 
 
 def test_own_samples_are_measured(tmp_path):

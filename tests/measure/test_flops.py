@@ -6,8 +6,9 @@ from helpers import tiny
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from eadp.measure import flops, paper, untrained
-from eadp.measure.architectures import ARCHITECTURES, text_encoder, text_side
+from eadp.architectures import untrained
+from eadp.architectures.configs import ARCHITECTURES, build_text_encoder, text_encoder_config
+from eadp.measure import flops, paper_recount
 
 FAMILIES = {
     "llava": ([[(28, 28)]], [(4, 4)]),
@@ -52,9 +53,9 @@ def test_every_part_agrees_with_torchs_counter(family):
 @pytest.mark.parametrize("name", ["tiny", "llava-onevision-0.5b"])
 @pytest.mark.parametrize("words", [9, 100])
 def test_the_guides_text_encoder_agrees_with_torchs_counter(name, words):
-    side = text_side(untrained.config_for(name, layers=1))
+    side = text_encoder_config(untrained.config_for(name, layers=1))
     with torch.device("meta"):
-        encoder = text_encoder(side)
+        encoder = build_text_encoder(side)
         segments = -(-words // (side.max_position_embeddings - (2 if name == "tiny" else 1)))
         ids = torch.zeros(segments, side.max_position_embeddings, dtype=torch.long)
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -65,12 +66,12 @@ def test_the_guides_text_encoder_agrees_with_torchs_counter(name, words):
 
 @pytest.mark.parametrize(("name", "giga"), [("llava-1.5-7b", 6.607), ("qwen2.5-vl-3b", 3.086)])
 def test_one_token_costs_what_the_paper_counts(name, giga):
-    assert paper.per_token(name) / 1e9 == pytest.approx(giga, abs=5e-4)
+    assert paper_recount.per_token(name) / 1e9 == pytest.approx(giga, abs=5e-4)
 
 
-@pytest.mark.parametrize("name", paper.TABLES)
+@pytest.mark.parametrize("name", paper_recount.TABLES)
 def test_the_papers_rows_differ_by_their_tokens(name):
-    assert all(abs(step.off) < 0.002 for step in paper.steps(name)), paper.steps(name)
+    assert all(abs(step.off) < 0.002 for step in paper_recount.steps(name)), paper_recount.steps(name)
 
 
 def test_keeping_fewer_tokens_costs_less_and_the_tower_the_same():

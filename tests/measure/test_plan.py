@@ -3,15 +3,17 @@
 import pytest
 import torch
 
-from eadp.checkpoints import ask, load_guide, load_model
-from eadp.measure import flops, untrained
-from eadp.measure.architectures import ARCHITECTURES, GRIDS
+from eadp.architectures.configs import ARCHITECTURES, GRIDS
+from eadp.architectures.memory import format_bytes
+from eadp.loading import load_guide, load_model
+from eadp.measure import flops
 from eadp.measure.bench import cache_bytes
-from eadp.measure.footprint import said
+from eadp.measure.op_counts import count_operations
 from eadp.measure.plan import Planner, bytes_of, ratio_of
-from eadp.measure.samples import drawn
-from eadp.measure.tally import tally
+from eadp.measure.samples import drawn_samples
+from eadp.models.prompt import build_inputs
 from eadp.runtime import attach
+from eadp.utils.images import make_square
 
 LLAVA = ARCHITECTURES["llava-1.5-7b"]()
 
@@ -62,12 +64,14 @@ def test_batch_and_context_fill_the_room_and_no_more(planner):
 def test_the_footprint_is_that_of_a_real_prefill(keep):
     model, processor = load_model("random:tiny")
     guide = load_guide("random:tiny", model, processor)
-    [asked] = drawn(1)
-    inputs = ask(processor, [untrained.as_square(asked.picture(), 336)], [asked.question])
+    [asked] = drawn_samples(1)
+    inputs = build_inputs(processor, [make_square(asked.load_image(), 336)], [asked.question])
     caches = []
     with torch.inference_mode():
         pruned = attach(model, processor, keep=keep or 576, guide=guide) if keep else None
-        found = tally(lambda: caches.append(model(**inputs, use_cache=True, logits_to_keep=1).past_key_values))
+        found = count_operations(
+            lambda: caches.append(model(**inputs, use_cache=True, logits_to_keep=1).past_key_values)
+        )
         if pruned is not None:
             pruned.detach()
     planner = Planner(model.config, [(24, 24)], text=inputs["input_ids"].shape[1] - 576, dtype=torch.float32)
@@ -92,8 +96,8 @@ def test_what_is_no_ratio_is_refused(text):
 @pytest.mark.parametrize(("text", "size"), [("4GiB", 4 << 30), ("1.5 GB", 1_500_000_000), ("10B", 10)])
 def test_sizes_are_read_and_said(text, size):
     assert bytes_of(text) == size
-    assert said(4 << 30) == "4.0 GiB"
-    assert said(10) == "10 B"
+    assert format_bytes(4 << 30) == "4.0 GiB"
+    assert format_bytes(10) == "10 B"
 
 
 @pytest.mark.parametrize("text", ["4", "GiB", "0GiB", "4 gigs"])

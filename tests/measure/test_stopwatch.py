@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from eadp.core.trace import listening, part
-from eadp.measure.figures import figure
+from eadp.measure.op_counts import count_operations
 from eadp.measure.stopwatch import PARTS, Clock, Stopwatch, clock
-from eadp.measure.tally import tally
 
 
 class Hand:
@@ -87,21 +86,12 @@ def test_multiply_adds_and_peak_by_hand():
         del x
         return y + 1  # 800 more, where 1,200 are gone
 
-    found = tally(run)
+    found = count_operations(run)
     assert found.multiply_adds == 6000
     assert found.peak_bytes == 2000
 
 
 def test_attention_is_counted_on_the_cpu_too():
     q, k = torch.zeros(1, 2, 7, 8), torch.zeros(1, 2, 11, 8)
-    found = tally(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, k))
+    found = count_operations(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, k))
     assert found.multiply_adds == 2 * (2 * 7 * 11 * 8)
-
-
-def test_a_figure_is_a_median_within_its_interval():
-    found = figure([1.0, 2.0, 3.0, 4.0, 100.0])
-    assert found.median == 3
-    assert 1 <= found.low <= 3 <= found.high <= 100
-    assert f"{figure([2.0, 2.0]):.1f}" == "2.0 (2.0–2.0)"
-    with pytest.raises(ValueError, match="at least one"):
-        figure([])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers.methods import BEFORE
 from helpers.small_tensors import assert_weights_close, merge_weights, unit_vectors
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -20,12 +21,9 @@ from eadp.core import (
     outliers,
 )
 from eadp.core.merging import add_position_after, add_position_before
-from eadp.methods import NAMES, make
-from eadp.methods.base import REGISTRY
+from eadp.methods import get_method
 
 # ── Every method ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-BEFORE = [name for name in NAMES if REGISTRY[name].stage == "before"]
 
 
 @pytest.mark.parametrize("name", BEFORE)
@@ -36,8 +34,8 @@ def test_exactly_the_budget_whatever_the_blocks(name: str, grids: list[tuple[int
     total = sum(rows * columns for rows, columns in grids)
     keep, has_cls = data.draw(st.integers(1, total)), data.draw(st.booleans())
     g = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
-    method = make(name, keep=keep, **({"exact": True} if hasattr(REGISTRY[name], "exact") else {}))
-    seen_at = method.resolution(grids, square=False)
+    method = get_method(name, keep=keep).with_exact_count()
+    seen_at = method.choose_resolutions(grids, square=False)
     extra = sum(rows * columns for rows, columns in seen_at)
     tokens = VisualTokens(
         torch.randn(total, 6, generator=g),
@@ -79,7 +77,7 @@ def test_divprune() -> None:
     to their nearest of {3, 1}, token 0 has 0.02 and token 2 has 0.83: token 2.
     """
     tokens = VisualTokens(unit_vectors(0, 10, 90, 200), None, [(2, 2)])
-    found = make("divprune", keep=3).select(tokens)
+    found = get_method("divprune", keep=3).select(tokens)
     assert found.order.tolist() == [3, 1, 2]
     assert found.indices.tolist() == [1, 2, 3]
     expected = [1 - math.cos(math.radians(angle)) for angle in (110, 170, 80)]
@@ -103,7 +101,7 @@ def test_cdpruner() -> None:
     token 0.
 
     Given it, token 1 has 0.64 − (0.8)² = 0 left, token 2 still 0.25: token 2, though token 1 is more relevant."""
-    found = make("cdpruner", keep=2).select(*asked())
+    found = get_method("cdpruner", keep=2).select(*asked())
     assert found.order.tolist() == [0, 2]
     torch.testing.assert_close(found.gains.float(), torch.tensor([1.0, 0.25]), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.scores, torch.tensor([1.0, 0.8, 0.5, 0.0]), rtol=1e-5, atol=1e-5)
@@ -111,19 +109,19 @@ def test_cdpruner() -> None:
 
 def test_cdpruner_weighs_relevance_by_theta() -> None:
     """θ = ½ gives α = ½/(2·½) = ½, so r = 1 becomes e^½ and the first variance e. θ = 0 leaves diversity alone: 1."""
-    assert make("cdpruner", keep=1, theta=0.5).select(*asked()).gains.item() == pytest.approx(math.e, rel=1e-5)
-    assert make("cdpruner", keep=1, theta=0.0).select(*asked()).gains.item() == pytest.approx(1, rel=1e-5)
+    assert get_method("cdpruner", keep=1, theta=0.5).select(*asked()).gains.item() == pytest.approx(math.e, rel=1e-5)
+    assert get_method("cdpruner", keep=1, theta=0.0).select(*asked()).gains.item() == pytest.approx(1, rel=1e-5)
     with pytest.raises(ValueError, match=r"theta must lie in \[0, 1\)"):
-        make("cdpruner", keep=1, theta=1.0)
+        get_method("cdpruner", keep=1, theta=1.0)
 
 
 def test_cdpruner_averages_segments_and_takes_the_guides_sign() -> None:
     """A second segment that points the other way: (cos − cos) / 2 = 0 everywhere, a map that says nothing."""
     tokens, text = asked()
     assert isinstance(text.pooled, Tensor)
-    neither = make("cdpruner", keep=2).select(tokens, TextGuide(None, [text.pooled, -text.pooled]))
+    neither = get_method("cdpruner", keep=2).select(tokens, TextGuide(None, [text.pooled, -text.pooled]))
     assert neither.scores.tolist() == [1.0] * 4
-    assert make("cdpruner", keep=1).select(*asked(sign=+1.0)).indices.tolist() == [3]
+    assert get_method("cdpruner", keep=1).select(*asked(sign=+1.0)).indices.tolist() == [3]
 
 
 def dots(*values: float) -> tuple[VisualTokens, TextGuide]:
@@ -134,17 +132,17 @@ def dots(*values: float) -> tuple[VisualTokens, TextGuide]:
 def test_trim() -> None:
     """The dots are negated: 3, −1, 0, −2, 1 ranks the tokens 3, 1, 2, 4, 0. Two stay, 1 and 3, by position, and the
     mean (0 + 2 + 4)/3 comes on top, for which the last free slot is 4."""
-    found = make("trim", keep=2).select(*dots(3, -1, 0, -2, 1))
+    found = get_method("trim", keep=2).select(*dots(3, -1, 0, -2, 1))
     assert found.indices.tolist() == [1, 3, 4]
     assert found.rows.tolist() == [1, 3, -1]
     assert_weights_close(found.merge, merge_weights(5, {1: 1}, {3: 1}, {0: 1 / 3, 2: 1 / 3, 4: 1 / 3}))
     torch.testing.assert_close(found.scores, torch.softmax(torch.tensor([-3.0, 1, 0, 2, -1]), 0))
-    assert make("trim", keep=3, exact=True).select(*dots(3, -1, 0, -2, 1)).rows.tolist() == [1, 3, -1]
+    assert get_method("trim", keep=3, exact=True).select(*dots(3, -1, 0, -2, 1)).rows.tolist() == [1, 3, -1]
 
 
 def test_trims_mean_is_last_where_the_last_token_is_kept() -> None:
     """Tokens 1 and 4 stay. The last free slot is 3, but the mean is the last row."""
-    found = make("trim", keep=2).select(*dots(3, -1, 0, 1, -2))
+    found = get_method("trim", keep=2).select(*dots(3, -1, 0, 1, -2))
     assert found.indices.tolist() == [1, 3, 4]
     assert found.rows.tolist() == [1, 4, -1]
     assert_weights_close(found.merge, merge_weights(5, {1: 1}, {4: 1}, {0: 1 / 3, 2: 1 / 3, 3: 1 / 3}))
@@ -153,7 +151,7 @@ def test_trims_mean_is_last_where_the_last_token_is_kept() -> None:
 @pytest.mark.parametrize(("keep", "kept"), [(0.79, [1, 2, 3]), (0.2, [3]), (0.19, []), (4, [1, 2, 3, 4]), (5, None)])
 def test_trim_rounds_a_share_down(keep: float, kept: list[int] | None) -> None:
     """⌊0.79·5⌋ = 3; ⌊0.19·5⌋ = 0 leaves the mean of all; all of them leave nothing to take the mean of."""
-    found = make("trim", keep=keep).select(*dots(3, -1, 0, -2, 1))
+    found = get_method("trim", keep=keep).select(*dots(3, -1, 0, -2, 1))
     assert (found.rows is None) == (kept is None)
     if kept is None:
         assert found.merge is None
@@ -165,7 +163,7 @@ def test_trim_rounds_a_share_down(keep: float, kept: list[int] | None) -> None:
 def test_trim_lets_the_image_decide() -> None:
     """Seven equal scores and a higher one: the quartiles are equal, so the threshold is that score, and one is above
     it."""
-    found = make("trim").select(*dots(0, 0, 0, -5, 0, 0, 0, 0))
+    found = get_method("trim").select(*dots(0, 0, 0, -5, 0, 0, 0, 0))
     assert found.indices.tolist() == [3, 7]
     assert_weights_close(found.merge, merge_weights(8, {3: 1}, dict.fromkeys((0, 1, 2, 4, 5, 6, 7), 1 / 7)))
 
@@ -174,11 +172,11 @@ def test_trim_sends_tokens_in_the_language_model_s_order() -> None:
     """Tokens 1, 2 and 3 stay, and stand in the sequence as 3, 1, 2."""
     tokens, text = dots(3, -1, 0, -2, 1)
     tokens = replace(tokens, sequence=torch.tensor([4, 2, 3, 1, 0]))
-    assert make("trim", keep=3).select(tokens, text).rows.tolist() == [3, 1, 2, -1]
+    assert get_method("trim", keep=3).select(tokens, text).rows.tolist() == [3, 1, 2, -1]
 
 
 def test_trim_cuts_a_long_question_off() -> None:
-    assert make("trim", keep=3).text_layout == "truncated"
+    assert get_method("trim", keep=3).text_layout == "truncated"
 
 
 def test_outliers() -> None:
@@ -190,9 +188,9 @@ def test_methods_that_need_the_question_say_so() -> None:
     tokens, text = asked()
     for name in ("cdpruner", "trim"):
         with pytest.raises(ValueError, match=f"{name} needs the question"):
-            make(name, keep=2).select(tokens)
+            get_method(name, keep=2).select(tokens)
         with pytest.raises(ValueError, match=f"{name} needs `aligned`"):
-            make(name, keep=2).select(VisualTokens(tokens.features, None, tokens.grids), text)
+            get_method(name, keep=2).select(VisualTokens(tokens.features, None, tokens.grids), text)
 
 
 def test_room_for_one_more_token() -> None:
@@ -206,4 +204,4 @@ def test_room_for_one_more_token() -> None:
 def test_selections_are_counted_by_block() -> None:
     tokens = VisualTokens(torch.randn(8, 2), None, [(2, 2), (1, 4)])
     assert tokens.quotas(torch.tensor([0, 3, 4])) == (2, 1)
-    assert isinstance(make("random", keep=3).select(tokens), Selection)
+    assert isinstance(get_method("random", keep=3).select(tokens), Selection)

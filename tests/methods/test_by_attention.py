@@ -10,7 +10,7 @@ from helpers.small_tensors import assert_weights_close, merge_weights, unit_vect
 from torch import Tensor
 
 from eadp.core import TowerAttention, VisualTokens
-from eadp.methods import make
+from eadp.methods import get_method
 from eadp.methods.hiprune import HiPrune
 from eadp.methods.prumerge import PruMerge
 from eadp.methods.visionzip import VisionZip
@@ -76,7 +76,7 @@ def test_visionzip_merges_behind_a_projector_that_takes_no_single_row() -> None:
     found = VisionZip(keep=4, contextual=2).select(tokens)
     assert found.merge_space == "features"
     assert found.rows.tolist() == [1, 3, 0, 4]
-    assert any("behind the projector" in note for note in found.notes)
+    assert any("after the projector" in note for note in found.notes)
     assert any("does not project CLS" in note for note in found.notes)
 
 
@@ -139,7 +139,7 @@ def test_visionzips_splits(dominant: int, contextual: int) -> None:
     generator = torch.Generator().manual_seed(0)
     attention = torch.rand(576, generator=generator).tolist()
     tokens = looked(attention, torch.randn(576, 64, generator=generator), (24, 24))
-    found = make("visionzip", keep=dominant + contextual).select(tokens)
+    found = get_method("visionzip", keep=dominant + contextual).select(tokens)
     assert found.merge is not None
     weights = found.merge.sum(1)
     assert (weights[:dominant] < 1.5).all()
@@ -184,7 +184,7 @@ def test_prumerge_by_the_paper_s_text() -> None:
 
 def test_prumerge_s_even_samples() -> None:
     """About three for each outlier; the last token is never one; at least every token where a third stand out."""
-    assert [PruMerge().step(share) for share in (42 / 576, 78 / 576, 1 / 4, 1 / 2)] == [4, 2, 1, 1]
+    assert [PruMerge().sampling_step(share) for share in (42 / 576, 78 / 576, 1 / 4, 1 / 2)] == [4, 2, 1, 1]
     a = [0.01] * 21
     a[20], a[2] = 0.5, 0.5
     found = PruMerge().select(attended(a, torch.randn(21, 4), (3, 7)))
@@ -248,7 +248,7 @@ def test_hiprune_rounds_halves_to_even(keep: int, anchors: int) -> None:
     generator = torch.Generator().manual_seed(0)
     middle, deep = torch.rand(576, generator=generator), torch.rand(576, generator=generator)
     tokens = received(middle.tolist(), deep.tolist(), (24, 24))
-    (picked,) = HiPrune(keep=keep).picked(tokens)
+    (picked,) = HiPrune(keep=keep).group_tokens(tokens)
     assert picked.anchors.tolist() == middle.topk(anchors).indices.tolist()
     assert len(HiPrune(keep=keep).select(tokens)) == keep
 
@@ -284,7 +284,7 @@ def test_hiprune_gives_every_crop_the_same() -> None:
 
 def test_hiprune_keeps_positions_on_qwen_alone() -> None:
     method = HiPrune(keep=4)
-    assert [method.positions_on(family) for family in ("llava", "llava_next", "qwen2_5_vl", "qwen3_vl")] == [
+    assert [method.positions_for(family) for family in ("llava", "llava_next", "qwen2_5_vl", "qwen3_vl")] == [
         *["renumber"] * 2,
         *["keep"] * 2,
     ]
@@ -298,8 +298,8 @@ def test_layers_scale_with_depth() -> None:
     assert HiPrune(keep=8).vision_layers(1, "llava") == (0, 0)
     assert HiPrune(keep=8, object_layer=3, deep_layer=-1).vision_layers(24, "llava") == (3, 23)
     assert VisionZip(keep=8).vision_layers(24, "llava") == (22,)
-    assert make("prumerge", keep=8).vision_layers(24, "llava") == (23,)
-    assert make("prumerge", keep=8, layer=-2).vision_layers(24, "llava") == (22,)
+    assert get_method("prumerge", keep=8).vision_layers(24, "llava") == (23,)
+    assert get_method("prumerge", keep=8, layer=-2).vision_layers(24, "llava") == (22,)
     with pytest.raises(ValueError, match="layer 24, but the vision tower has 24"):
         HiPrune(keep=8, object_layer=24).vision_layers(24, "llava")
 
@@ -307,13 +307,13 @@ def test_layers_scale_with_depth() -> None:
 def test_attention_that_is_missing_is_named() -> None:
     tokens = VisualTokens(torch.randn(4, 3), None, [(2, 2)])
     for name in ("visionzip", "prumerge", "hiprune"):
-        with pytest.raises(ValueError, match=f"{name} goes by the vision tower's attention"):
-            make(name, keep=2).select(tokens)
+        with pytest.raises(ValueError, match=f"{name} ranks tokens by the vision tower's attention"):
+            get_method(name, keep=2).select(tokens)
 
 
 def test_attention_must_say_what_a_method_goes_by() -> None:
     with pytest.raises(ValueError, match="a tower without a CLS token must give received"):
         TowerAttention(0, 24, torch.zeros(4, 1, 1))
     only_cls = TowerAttention(0, 24, torch.zeros(4, 1, 1), cls=torch.rand(4))
-    with pytest.raises(ValueError, match="not only what CLS attends to"):
+    with pytest.raises(ValueError, match="not only that of CLS"):
         HiPrune(keep=2).select(VisualTokens(torch.randn(4, 3), None, [(2, 2)], attention=[only_cls] * 2))

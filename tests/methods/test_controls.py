@@ -17,15 +17,15 @@ from eadp.core import (
     largest_grid,
     regular_cells,
 )
-from eadp.methods import make
+from eadp.methods import get_method
 
 
 def test_uniform_and_pool_on_a_regular_grid() -> None:
     """4 of 4×4 tokens: cells of 2×2, whose upper left token is the central one of an even cell."""
     features = torch.randn(16, 3)
     tokens = VisualTokens(features, None, [(4, 4)])
-    found = make("pool", keep=4).select(tokens)
-    assert make("uniform", keep=4).select(tokens).indices.tolist() == found.indices.tolist() == [0, 2, 8, 10]
+    found = get_method("pool", keep=4).select(tokens)
+    assert get_method("uniform", keep=4).select(tokens).indices.tolist() == found.indices.tolist() == [0, 2, 8, 10]
     assert found.merge is not None
     pooled = F.avg_pool2d(features.T.view(1, 3, 4, 4), 2)[0].flatten(1).T
     torch.testing.assert_close(found.merge @ features, pooled)
@@ -70,14 +70,14 @@ def test_crops_share_alike() -> None:
     """5 tokens over blocks of 2×2 and 2×4: 3 and 2 (the first of equal remainders)."""
     tokens = VisualTokens(torch.randn(12, 2), None, [(2, 2), (2, 4)])
     for name in ("uniform", "pool"):
-        found = make(name, keep=5).select(tokens)
+        found = get_method(name, keep=5).select(tokens)
         assert found.quotas == (3, 2)
         assert sum(index < 4 for index in found.indices.tolist()) == 3
 
 
 def test_a_random_draw_depends_on_seed_and_image_alone() -> None:
     def drawn(features: Tensor, seed: int = 0) -> list[int]:
-        return make("random", keep=4, seed=seed).select(VisualTokens(features, None, [(4, 4)])).indices.tolist()
+        return get_method("random", keep=4, seed=seed).select(VisualTokens(features, None, [(4, 4)])).indices.tolist()
 
     features = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
     state = torch.get_rng_state()
@@ -93,18 +93,18 @@ def test_a_random_draw_depends_on_seed_and_image_alone() -> None:
 def test_downsample_puts_the_small_image_on_even_cells() -> None:
     """2×4 tokens seen at 1×2: two cells of 2×2, centred on tokens 0 and 2."""
     tokens = VisualTokens(torch.randn(8, 3), None, [(2, 4)], downsampled=torch.randn(2, 3), downsampled_grids=[(1, 2)])
-    found = make("downsample", keep=3).select(tokens)
+    found = get_method("downsample", keep=3).select(tokens)
     assert found.indices.tolist() == [0, 2] == regular_cells((2, 4), (1, 2))[1].tolist()
     assert_weights_close(found.merge, merge_weights(10, {8: 1}, {9: 1}))
-    assert found.notes == ("seen at 1×2 tokens", "2 tokens instead of 3: the resolution nearest below")
+    assert found.notes == ("seen at 1×2 tokens", "2 tokens instead of 3: the next lower resolution")
     with pytest.raises(ValueError, match="lower resolution"):
-        make("downsample", keep=3).select(VisualTokens(torch.randn(8, 3), None, [(2, 4)]))
+        get_method("downsample", keep=3).select(VisualTokens(torch.randn(8, 3), None, [(2, 4)]))
 
 
 def test_topk_is_relevance_alone() -> None:
     """Cosines 1, cos 30°, cos 60° and 0 with the question, and all tokens look the same: the two nearest stay."""
     tokens = VisualTokens(torch.ones(4, 3), unit_vectors(60, 0, 90, 30), [(2, 2)])
     text = TextGuide(unit_vectors(0), unit_vectors(0)[0], sign=1.0)
-    found = make("topk", keep=2, smoothing=1).select(tokens, text)
+    found = get_method("topk", keep=2, smoothing=1).select(tokens, text)
     assert found.order.tolist() == [1, 3]
     assert found.indices.tolist() == [1, 3]

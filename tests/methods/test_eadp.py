@@ -187,16 +187,16 @@ def test_the_paper_preset_is_algorithm_1_with_its_batch_of_blocks(grids, seed):
 
 def test_the_paper_preset_is_the_defaults_with_floors():
     assert EADP.paper(64) == EADP(keep=64, rounding="paper")
-    assert methods.make("eadp", preset="paper", family="qwen2_5_vl", keep=64) == EADP.paper(64)
+    assert methods.get_method("eadp", preset="paper", family="qwen2_5_vl", keep=64) == EADP.paper(64)
 
 
 @pytest.mark.parametrize("family", PUBLISHED)
 def test_the_published_preset_counts_every_slot_as_a_word(family):
     tokens, text = scene(((4, 4), (4, 4)))
     method = EADP.published(8, family)
-    assert method == methods.make("eadp", preset="published", family=family, keep=8)
+    assert method == methods.get_method("eadp", preset="published", family=family, keep=8)
     assert method.text_layout == "slots"
-    assert method.positions_on(family) == "renumber"
+    assert method.positions_for(family) == "renumber"
     assert method.newlines == "none"
     kept = method.select(tokens, text).relevance.kept
     assert kept.sum(0).tolist() == [max(1, int(method.q * 7))] * kept.shape[1]
@@ -244,9 +244,9 @@ def test_the_ablations_pick_by_weight_alone_or_by_a_dpp():
 
 
 def test_methods_are_found_by_name():
-    assert methods.make("eadp", keep=5) == EADP(keep=5)
+    assert methods.get_method("eadp", keep=5) == EADP(keep=5)
     with pytest.raises(ValueError, match=r"'edap'; known: .*eadp"):
-        methods.make("edap", keep=5)
+        methods.get_method("edap", keep=5)
 
 
 @pytest.mark.parametrize(
@@ -282,11 +282,11 @@ def test_unknown_families_are_listed():
     with pytest.raises(ValueError, match="'bert'; known: llava"):
         EADP.published(8, "bert")
     with pytest.raises(ValueError, match="'notes'; known: paper, published"):
-        methods.make("eadp", preset="notes", family="llava", keep=8)
+        methods.get_method("eadp", preset="notes", family="llava", keep=8)
     with pytest.raises(ValueError, match="give family="):
-        methods.make("eadp", preset="published", keep=8)
+        methods.get_method("eadp", preset="published", keep=8)
     with pytest.raises(ValueError, match="divprune has no preset 'published'"):
-        methods.make("divprune", preset="published", family="llava", keep=8)
+        methods.get_method("divprune", preset="published", family="llava", keep=8)
 
 
 F, A = torch.randn(12, 5), torch.randn(12, 4)
@@ -310,7 +310,7 @@ def test_tokens_that_do_not_fit_together(arguments, message):
 
 def test_what_eadp_cannot_do_without():
     tokens, text = scene()
-    with pytest.raises(ValueError, match="more than the 64 tokens"):
+    with pytest.raises(ValueError, match="more than the image's 64 tokens"):
         EADP(keep=65).select(tokens, text)
     with pytest.raises(ValueError, match="needs the question"):
         EADP(keep=5).select(tokens)

@@ -13,13 +13,13 @@ import torch
 from helpers import ROOT
 from torch import Tensor
 
-from eadp.core import VisualTokens, density_peaks
-from eadp.methods import make
+from eadp.core import density_peaks
+from eadp.methods import get_method
 from eadp.methods.dart import DART, set_order
 from eadp.methods.fastv import FastV
-from eadp.methods.inside import Cut, InsideMethod, layer_mean, per_layer, scaled
+from eadp.methods.inside import Cut, InsideMethod, mean_tokens_per_layer, scale_layers, tokens_per_layer
 from eadp.methods.pyramiddrop import PyramidDrop
-from eadp.methods.sparsevlm import SparseVLM, rater_fit, raters
+from eadp.methods.sparsevlm import SparseVLM, rater_fit, select_raters
 
 
 def nothing() -> Tensor:
@@ -81,8 +81,8 @@ def test_raters_are_the_words_that_fit_the_image_better_than_the_mean_word() -> 
     visual, text = torch.eye(2), torch.tensor([[2.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
     fit = rater_fit(visual, text)
     torch.testing.assert_close(fit, torch.tensor([0.438, 0.151, 0.410]), rtol=0, atol=2e-3)
-    assert raters(fit).tolist() == [0, 2]
-    assert raters(torch.ones(3) / 3).tolist() == [0, 1, 2]
+    assert select_raters(fit).tolist() == [0, 2]
+    assert select_raters(torch.ones(3) / 3).tolist() == [0, 1, 2]
 
 
 def test_sparsevlm_averages_over_its_raters() -> None:
@@ -124,7 +124,7 @@ def test_sparsevlm_recycles_the_best_of_the_dropped() -> None:
         weights = chosen.merge[10 + index]
         assert weights.nonzero().flatten().tolist() == list(range(10 + index, 32, 3))
         torch.testing.assert_close(weights[10 + index], torch.tensor(1 / (size + 1e-6)))
-    assert method.recycling(cut, chosen.scores, states).centres.tolist() == [10, 11, 12]
+    assert method.cluster_dropped(cut, chosen.scores, states).centres.tolist() == [10, 11, 12]
     assert torch.equal(method.choose(cut, sight).merge, chosen.merge)
 
 
@@ -189,8 +189,8 @@ def test_dart_keeps_what_is_least_like_its_pivots() -> None:
 def test_darts_turn_depends_on_where_the_image_stands() -> None:
     """From 6 on, the pivots stand at 7 and 12, in slots 7 and 4; from 8 on at 9 and 14, in slots 1 and 6."""
     method = DART(keep=3, visual_pivots=1, text_pivots=1)
-    assert method.pivots(pivoting(start=6)).turn.tolist() == [1, 0]
-    assert method.pivots(pivoting(start=8)).turn.tolist() == [0, 1]
+    assert method.find_pivots(pivoting(start=6)).turn.tolist() == [1, 0]
+    assert method.find_pivots(pivoting(start=8)).turn.tolist() == [0, 1]
 
 
 @pytest.mark.skipif(platform.python_implementation() != "CPython", reason="the order of a set is CPython's")
@@ -229,9 +229,9 @@ def test_dart_takes_no_pivots_from_before_the_image() -> None:
 
     sight = Before(**vars(pivoting()))
     method = DART(keep=3, visual_pivots=2, text_pivots=2, exact=True)
-    assert method.pivots(sight).text.tolist() == []
+    assert method.find_pivots(sight).text.tolist() == []
     assert len(method.choose(Cut(2, 3), sight)) == 3
-    with pytest.raises(ValueError, match="no words behind the image"):
+    with pytest.raises(ValueError, match="no words after the image"):
         DART(keep=3, visual_pivots=0).choose(Cut(2, 3), sight)
 
 
@@ -251,7 +251,7 @@ def test_dart_hands_out_what_eight_pivots_cannot_share() -> None:
     states, keys = torch.randn(40, 6, generator=generator), torch.randn(40, 4, generator=generator)
     sight = Sight(visual=states[:30], text=states[30:], visual_keys=keys[:30], text_keys=keys[30:])
     method = DART(keep=9, exact=True)
-    pivots = method.pivots(sight).visual
+    pivots = method.find_pivots(sight).visual
     for count in (1, 8, 13, 29, 30):
         chosen = method.choose(Cut(2, count), sight).indices.tolist()
         assert len({*chosen}) == count
@@ -267,7 +267,7 @@ def test_fastv_by_layer_mean() -> None:
         (cut,) = FastV(keep=mean, budget="layer_mean").cuts(576, 32)
         assert (mean * 32 - 2 * 576) / 30 == pytest.approx(exact, abs=0.05)
         assert cut == Cut(2, int(exact))
-        assert layer_mean([cut], 576, 32) <= mean < layer_mean([Cut(2, cut.keep + 1)], 576, 32)
+        assert mean_tokens_per_layer([cut], 576, 32) <= mean < mean_tokens_per_layer([Cut(2, cut.keep + 1)], 576, 32)
     with pytest.raises(ValueError, match=r"mean of 32 tokens.*first 2 see all 576.*36\.9"):
         FastV(keep=32, budget="layer_mean").cuts(576, 32)
 
@@ -276,7 +276,7 @@ def test_pyramiddrop_defaults_average_270() -> None:
     """(8·576 + 8·288 + 8·144 + 8·72)/32 = 270."""
     cuts = PyramidDrop().cuts(576, 32)
     assert cuts == (Cut(8, 288), Cut(16, 144), Cut(24, 72))
-    assert layer_mean(cuts, 576, 32) == 270
+    assert mean_tokens_per_layer(cuts, 576, 32) == 270
     assert PyramidDrop(keep=72).cuts(576, 32) == cuts
     assert PyramidDrop(keep=0.125).cuts(576, 32) == cuts
 
@@ -305,11 +305,11 @@ def test_sparsevlm_takes_the_published_tables(
     assert [cut.layer for cut in cuts] == [3, 7, 16]
     assert tuple(cut.keep - cut.merged for cut in cuts) == kept
     assert tuple(cut.merged for cut in cuts) == merged
-    assert layer_mean(cuts, 576, 32) == pytest.approx(mean, abs=0.05)
-    assert name <= method.mean_of(cuts, 576, 32) < name + 1
+    assert mean_tokens_per_layer(cuts, 576, 32) == pytest.approx(mean, abs=0.05)
+    assert name <= method.compute_mean(cuts, 576, 32) < name + 1
     assert SparseVLM(table=kept).cuts(576, 32) == cuts
     larger = SparseVLM(keep=name * 5).cuts(2880, 32)
-    assert layer_mean(larger, 2880, 32) == pytest.approx(5 * mean, rel=0.02)
+    assert mean_tokens_per_layer(larger, 2880, 32) == pytest.approx(5 * mean, rel=0.02)
 
 
 def test_sparsevlm_never_keeps_all() -> None:
@@ -326,8 +326,8 @@ def test_sparsevlm_between_the_tables(mean: int, budget: str) -> None:
     cuts = method.cuts(576, 32)
     left = [cut.keep for cut in cuts]
     assert left == sorted(left, reverse=True)
-    assert mean - 6 < method.mean_of(cuts, 576, 32) <= mean
-    assert (layer_mean(cuts, 576, 32) > mean) == (budget == "published")
+    assert mean - 6 < method.compute_mean(cuts, 576, 32) <= mean
+    assert (mean_tokens_per_layer(cuts, 576, 32) > mean) == (budget == "published")
     assert SparseVLM(keep=left[-1], budget="after_prune").cuts(576, 32)[-1].keep == left[-1]
 
 
@@ -337,27 +337,27 @@ def test_sparsevlm_between_the_tables(mean: int, budget: str) -> None:
 def test_after_prune_is_exact_and_keeping_all_cuts_nothing(name: str, total: int, depth: int) -> None:
     exact = {"exact": True} if name == "dart" else {}
     for keep in (1, 7, total - 1):
-        cuts = make(name, keep=keep, budget="after_prune", **exact).cuts(total, depth)
+        cuts = get_method(name, keep=keep, budget="after_prune", **exact).cuts(total, depth)
         assert cuts[-1].keep == keep
         layers = [cut.layer for cut in cuts]
         assert layers == sorted({*layers})
         assert layers[0] >= 1
         assert layers[-1] < depth
-        assert per_layer(cuts, total, depth)[0] == total
+        assert tokens_per_layer(cuts, total, depth)[0] == total
         assert all(cut.merged < cut.keep or cut.merged == 0 for cut in cuts)
-    assert make(name, keep=total).cuts(total, depth) == ()
-    assert make(name, keep=total + 5).cuts(total, depth) == ()
-    assert make(name, keep=1.0).cuts(total, depth) == ()
+    assert get_method(name, keep=total).cuts(total, depth) == ()
+    assert get_method(name, keep=total + 5).cuts(total, depth) == ()
+    assert get_method(name, keep=1.0).cuts(total, depth) == ()
 
 
 def test_layers_scale_with_depth() -> None:
-    assert scaled((8, 16, 24), 28) == (7, 14, 21)
-    assert scaled((3, 7, 16), 28) == (3, 6, 14)
-    assert scaled((2,), 36) == (2,)
-    assert scaled((2,), 80) == (5,)
-    assert scaled((3, 7, 16), 3) == (1, 1, 2)
+    assert scale_layers((8, 16, 24), 28) == (7, 14, 21)
+    assert scale_layers((3, 7, 16), 28) == (3, 6, 14)
+    assert scale_layers((2,), 36) == (2,)
+    assert scale_layers((2,), 80) == (5,)
+    assert scale_layers((3, 7, 16), 3) == (1, 1, 2)
     with pytest.raises(ValueError, match="1 layer cannot be cut"):
-        scaled((2,), 1)
+        scale_layers((2,), 1)
 
 
 @pytest.mark.parametrize(
@@ -387,11 +387,6 @@ def test_wrong_settings_are_told(make_it: Any, complaint: str) -> None:
         make_it()
 
 
-def test_there_is_nothing_to_select_before_the_language_model() -> None:
-    with pytest.raises(TypeError, match="inside the language model"):
-        FastV(keep=1).select(VisualTokens(torch.ones(4, 2), None, [(2, 2)]))
-
-
 def test_the_table_in_the_docs_is_what_the_command_prints() -> None:
     table = runpy.run_path(str(ROOT / "benchmarks" / "budgets.py"))["table"]()
-    assert table in (ROOT / "docs" / "methods-inside.md").read_text()
+    assert table in (ROOT / "docs" / "methods" / "inside.md").read_text()

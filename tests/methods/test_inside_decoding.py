@@ -10,13 +10,12 @@ import transformers as hf
 from helpers import tiny
 from helpers.inside_methods import NAMES, Recording, deep, generated, method, with_depth
 from helpers.manual_pruning import SPECIAL_IDS, answers
+from helpers.methods import BEFORE
 from helpers.prompts import IMAGES, every_family
 from helpers.simple_methods import EverySecond, Guide, Pairs, Ragged
 
 import eadp
-from eadp.methods import NAMES as METHODS
-from eadp.methods import make
-from eadp.methods.base import REGISTRY
+from eadp.methods import get_method
 from eadp.methods.pyramiddrop import PyramidDrop
 
 
@@ -182,11 +181,11 @@ def test_a_chain_with_eadp() -> None:
         assert "8 tokens, 4 from layer 2 of 8 on, 2 from layer 4 of 8 on, 1 from layer 6 of 8 on" in one.notes
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if REGISTRY[name].stage == "before"])
+@pytest.mark.parametrize("name", BEFORE)
 @pytest.mark.parametrize("family", ["llava", "qwen3_vl"])
 def test_every_method_before_may_have_one_inside_after_it(family: str, name: str) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
-    before = make(name, keep=0.5)
+    before = get_method(name, keep=0.5)
     guide = Guide("tower" if family == "llava" else "language") if "text" in before.needs else None
     asked: dict[str, Any] = {"guide": guide, "question": "Which one?"}
     recording = Recording(of=method("sparsevlm", 2))

@@ -10,7 +10,7 @@ from helpers.manual_pruning import answers
 from helpers.prompts import CLIPS, IMAGES, Sizes, every_family
 
 import eadp
-from eadp.methods.inside import layer_mean, per_layer
+from eadp.methods.inside import mean_tokens_per_layer, tokens_per_layer
 
 every_method = pytest.mark.parametrize("name", NAMES)
 
@@ -35,8 +35,8 @@ def test_selections(family: str, name: str) -> None:
         cuts = chosen.cuts(one.total, depth)
         left = cuts[-1].keep
         assert one.tokens_after == len(one) == left == (4 if name == "dart" else 3)
-        assert one.per_layer == per_layer(cuts, one.total, depth)
-        assert one.tokens_layer_mean == pytest.approx(layer_mean(cuts, one.total, depth))
+        assert one.per_layer == tokens_per_layer(cuts, one.total, depth)
+        assert one.tokens_layer_mean == pytest.approx(mean_tokens_per_layer(cuts, one.total, depth))
         assert one.method == name
         if left < one.total:
             assert one.layers[-1] == (cuts[-1].layer, left)

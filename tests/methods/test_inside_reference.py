@@ -16,7 +16,7 @@ from transformers.models.llama import modeling_llama as hf_llama
 
 import eadp
 from eadp.core import Selection
-from eadp.methods.inside import per_layer
+from eadp.methods.inside import tokens_per_layer
 from eadp.models import family_of
 
 
@@ -105,7 +105,7 @@ def test_same_as_a_reference_without_hooks(name: str, positions: Any) -> None:
     cuts = recording.cuts(32, DEPTH)
     choices = {cut.layer: selection for cut, selection in zip(cuts, recording.log, strict=False)}
     together = zip(*(one.per_layer for one in pruned.last), strict=True)
-    assert tuple(map(sum, together)) == per_layer(cuts, 32, DEPTH)
+    assert tuple(map(sum, together)) == tokens_per_layer(cuts, 32, DEPTH)
     assert (name == "sparsevlm") == any(choice.merge is not None for choice in choices.values())
     reference, prompt = Reference(model, inputs, positions), inputs["input_ids"][0]
     for step in range(tokens.shape[1]):

@@ -16,19 +16,19 @@ from helpers.simple_methods import EverySecond
 from torch import Tensor, nn
 
 import eadp
-from eadp.methods import make
+from eadp.methods import get_method
 from eadp.methods.dart import DART
 from eadp.methods.inside import InsideMethod
-from eadp.methods.sparsevlm import SparseVLM, rater_fit, raters
+from eadp.methods.sparsevlm import SparseVLM, rater_fit, select_raters
 from eadp.parity.sequence import GivenLayerView
 from eadp.runtime.decoder import Decoder
 
 LAYERS = 32
 RELEASES: dict[str, tuple[InsideMethod, list[int], str]] = {
-    "fastv": (make("fastv", keep=5), [2], "keep"),
-    "dart": (make("dart", keep=5), [2], "keep"),
+    "fastv": (get_method("fastv", keep=5), [2], "keep"),
+    "dart": (get_method("dart", keep=5), [2], "keep"),
     "sparsevlm": (SparseVLM(table=(9, 6, 2)), [3, 7, 16], "renumber"),
-    "pyramiddrop": (make("pyramiddrop"), [8, 16, 24], "renumber"),
+    "pyramiddrop": (get_method("pyramiddrop"), [8, 16, 24], "renumber"),
 }
 
 
@@ -131,7 +131,7 @@ def test_sparsevlm_scores_by_the_attention_of_the_layers_before_its_cuts() -> No
         model(**inputs)
     entered = watched.calls[0][0].states[0]
     words = torch.arange(int(image[-1]) + 1, len(entered))
-    rating = words[raters(rater_fit(entered[image], entered[words]))]
+    rating = words[select_raters(rater_fit(entered[image], entered[words]))]
     torch.testing.assert_close(recording.log[0].scores, attention[rating][:, image].mean(0), rtol=1e-4, atol=1e-6)
 
 

@@ -8,39 +8,40 @@ import pytest
 import torch
 from helpers import tiny
 from helpers.manual_pruning import answers
+from helpers.methods import BEFORE
 from helpers.prompts import CLIPS, IMAGES, Sizes, every_prompt
 from helpers.simple_methods import Guide
 from torch import Tensor
 
 import eadp
 from eadp.core import Selection
-from eadp.methods import NAMES, make
-from eadp.methods.base import REGISTRY
+from eadp.methods import get_method, get_method_class
 from eadp.models import Picture
 
-BEFORE = [name for name in NAMES if REGISTRY[name].stage == "before"]
 KEEP = 0.4
 
 
 def exact(name: str) -> dict[str, bool]:
     """Where a release keeps more or fewer tokens than asked for, it may be told not to."""
-    return {"exact": True} if hasattr(REGISTRY[name], "exact") else {}
+    return {"exact": True} if "exact" in get_method_class(name).default_settings() else {}
 
 
 def pruning(family: str, name: str, keep: float) -> eadp.Pruned:
-    guide = Guide("tower" if family.startswith("llava") else "language") if "text" in REGISTRY[name].needs else None
+    guide = (
+        Guide("tower" if family.startswith("llava") else "language") if "text" in get_method_class(name).needs else None
+    )
     return eadp.attach(tiny.model(family), method=name, keep=keep, guide=guide, question="Which one?", **exact(name))
 
 
 def promised(name: str, picture: Picture, selection: Selection) -> int:
     """How many tokens a method keeps: the budget to the token. An image has a resolution of whole rows and columns, so
     that `downsample` keeps the most tokens that fit into the budget that way."""
-    method, newlines = make(name, keep=KEEP, **exact(name)), len(picture.newline_slots)
+    method, newlines = get_method(name, keep=KEEP, **exact(name)), len(picture.newline_slots)
     if len(selection) == selection.total and selection.merge is None:
         return len(picture) + selection.newlines
     if name != "downsample":
-        return method.sent(len(picture), newlines, picture.layout is not None)
-    return sum(rows * columns for rows, columns in method.resolution(picture.grids, picture.square_only))
+        return method.count_sent(len(picture), newlines, picture.layout is not None)
+    return sum(rows * columns for rows, columns in method.choose_resolutions(picture.grids, picture.square_only))
 
 
 @cache

@@ -16,21 +16,21 @@ from torch import Tensor
 
 import eadp
 from eadp.core import Grid, Selection, TextGuide, VisualTokens
-from eadp.methods import Method
+from eadp.methods import BeforeMethod
 from eadp.models import Picture, family_of
 from eadp.models.family import Seen
 from eadp.models.views import from_patches, to_patches
 
 
 @dataclass(frozen=True)
-class Again(Method):
+class Again(BeforeMethod):
     """Wants every block at the grid that it has, and keeps what it is given for inspection."""
 
     name = "test_again"
     needs = frozenset({"pixels"})
     given: ClassVar[list[VisualTokens]] = []
 
-    def resolution(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
+    def choose_resolutions(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
         return list(grids)
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:

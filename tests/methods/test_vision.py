@@ -16,7 +16,7 @@ from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 import eadp
-from eadp.methods import make
+from eadp.methods import get_method
 from eadp.methods.hiprune import HiPrune
 from eadp.models import Picture
 
@@ -261,7 +261,7 @@ def test_beams_and_training(family: str, name: str) -> None:
 @pytest.mark.parametrize(("family", "name"), [("llava", "visionzip"), ("qwen3_vl", "downsample")])
 def test_before_and_inside_in_a_chain(family: str, name: str) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
-    with eadp.attach(model, method=[make(name, keep=0.7), make("dart", keep=2)]) as pruned:
+    with eadp.attach(model, method=[get_method(name, keep=0.7), get_method("dart", keep=2)]) as pruned:
         _, logits = answers(model, **inputs)
         assert {each.method for each in pruned.last} == {f"{name}+dart"}
         _, uncached = answers(model, **inputs, use_cache=False)
@@ -272,7 +272,7 @@ def test_one_budget_over_several_images() -> None:
     """Two images of 16 tokens that share 5: attention, CLS tokens and merges of both together."""
     model, inputs = tiny.model("llava"), tiny.inputs("llava", [[(28, 28), (28, 28)]])
     for name in ("visionzip", "prumerge", "hiprune", "downsample"):
-        method = make(name, keep=5, **({"exact": True} if name == "hiprune" else {}))
+        method = get_method(name, keep=5, **({"exact": True} if name == "hiprune" else {}))
         with eadp.attach(model, method=method, budget_over="prompt") as pruned:
             model(**inputs)
             for each in pruned.last:

@@ -15,7 +15,7 @@ from helpers.simple_methods import EverySecond
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
 import eadp
-from eadp.measure.architectures import ARCHITECTURES, GRIDS
+from eadp.architectures.configs import ARCHITECTURES, GRIDS
 from eadp.models import FAMILIES, family_of
 from eadp.models.anyres import picture
 from eadp.models.family import Picture, Prompt

@@ -6,9 +6,9 @@ from typer.testing import CliRunner
 
 import eadp
 from eadp.cli import app
-from eadp.evaluate import pocket as benchmark
+from eadp.evaluate import pocket_benchmark as benchmark
 from eadp.evaluate.maps import pointing
-from eadp.evaluate.pocket import ALL, BLIND, MAJORITY, Setting
+from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec
 from eadp.pocket.samples import samples
 from eadp.runtime import before
 
@@ -17,13 +17,13 @@ EIGHTH = 0.125
 
 @pytest.fixture(scope="module")
 def report():
-    settings = [Setting(ALL), Setting(BLIND), Setting("eadp", EIGHTH), Setting("random", EIGHTH)]
+    settings = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND), MethodSpec("eadp", EIGHTH), MethodSpec("random", EIGHTH)]
     return benchmark.evaluate(settings, 96, "validation")
 
 
 @pytest.mark.slow
 def test_an_eighth_of_the_tokens_keeps_the_answers(report):
-    whole, pruned = report.of(ALL), report.of("eadp", EIGHTH)
+    whole, pruned = report.of(ALL_TOKENS), report.of("eadp", EIGHTH)
     assert whole.accuracy > 0.8
     assert pruned.mean_tokens == 32
     assert pruned.accuracy > 0.95 * whole.accuracy - 0.04  # 96 questions tell accuracies apart to some 4 %

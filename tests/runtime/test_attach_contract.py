@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import eadp
 from eadp.core import Selection, VisualTokens
-from eadp.methods import Method
+from eadp.methods import BeforeMethod
 
 LLAVA = [[(28, 28)], [(28, 28), (28, 28)]]
 
@@ -81,7 +81,7 @@ def test_attaching_twice_is_an_error() -> None:
     ("settings", "error", "says"),
     [
         ({"method": "nothing"}, ValueError, "unknown method"),
-        ({"method": EverySecond(), "beta": 3}, TypeError, "no setting beta"),
+        ({"method": EverySecond(), "beta": 3}, ValueError, "test_every_second has no setting beta; it has keep, step"),
         ({"method": EverySecond(), "keep": 0}, ValueError, "at least 1"),
         ({"method": EverySecond(), "positions": "middle"}, ValueError, "positions"),
         ({"method": EverySecond(), "budget_over": "batch"}, ValueError, "budget_over"),
@@ -95,14 +95,38 @@ def test_wrong_settings(settings: dict[str, Any], error: type[Exception], says: 
         pass
 
 
-@pytest.mark.parametrize(
-    ("traits", "says"),
-    [({"stage": "inside"}, "inside"), ({"needs": frozenset({"language_attention"})}, "language_attention")],
-)
-def test_methods_that_ask_for_more(traits: dict[str, Any], says: str) -> None:
-    demanding = type("Demanding", (EverySecond,), traits)
-    with pytest.raises(ValueError, match=says):
+def test_methods_that_ask_for_more() -> None:
+    demanding = type("Demanding", (EverySecond,), {"needs": frozenset({"language_attention"})})
+    with pytest.raises(ValueError, match="language_attention"):
         eadp.attach(tiny.model("llava"), method=demanding())
+
+
+def test_a_method_prunes_before_the_language_model_or_inside_it() -> None:
+    class Neither(eadp.Method):
+        name = "test_neither"
+
+    with pytest.raises(TypeError, match="a BeforeMethod or an InsideMethod, which Neither is not"):
+        eadp.attach(tiny.model("llava"), method=Neither())
+
+
+def test_a_model_is_detached_without_its_handle() -> None:
+    model, inputs = tiny.model("llava"), tiny.inputs("llava", [[(56, 56)]])
+    original = model(**inputs).logits
+    eadp.attach(model, method=EverySecond())
+    assert not torch.equal(model(**inputs).logits, original)
+    eadp.detach(model)
+    assert torch.equal(model(**inputs).logits, original)
+    with pytest.raises(RuntimeError, match="this model is not being pruned"):
+        eadp.detach(model)
+
+
+def test_no_pruning_leaves_every_logit_as_it_was() -> None:
+    model, inputs = tiny.model("llava_next"), tiny.inputs("llava_next", [[(56, 56)], [(28, 56)]])
+    original = model(**inputs).logits
+    with eadp.attach(model, method="none") as pruned:
+        assert torch.equal(model(**inputs).logits, original)
+        assert all(len(each) == each.total for each in pruned.last)
+        assert [each.method for each in pruned.last] == ["none", "none"]
 
 
 def test_models_of_no_family_are_refused() -> None:
@@ -111,7 +135,7 @@ def test_models_of_no_family_are_refused() -> None:
 
 
 @dataclass(frozen=True)
-class First(Method):
+class First(BeforeMethod):
     """Keeps the first `keep` tokens."""
 
     name = "test_first"
@@ -121,7 +145,7 @@ class First(Method):
         assert text is None
         assert tokens.aligned is None
         n = len(tokens)
-        return Selection(torch.arange(self.count(n)), n, self.name, scores=torch.arange(float(n)))
+        return Selection(torch.arange(self.count_to_keep(n)), n, self.name, scores=torch.arange(float(n)))
 
 
 def test_keep_is_a_count_a_share_or_more_than_there_is() -> None:

@@ -14,8 +14,7 @@ from torch import Tensor
 
 import eadp
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods import Method
-from eadp.methods.base import REGISTRY
+from eadp.methods import BeforeMethod, Method, get_method_class
 from eadp.models import family_of
 from eadp.runtime.attach import Pruned
 
@@ -63,8 +62,8 @@ class Received:
 
 def receive(family: str, sizes: Sizes, method: str | Method, **settings: Any) -> Received:
     model, inputs, calls = tiny.model(family), tiny.inputs(family, sizes), []
-    name = method if isinstance(method, str) else method.name
-    if "text" in REGISTRY[name].needs:
+    needs = get_method_class(method).needs if isinstance(method, str) else method.needs
+    if "text" in needs:
         settings |= {"guide": Guide("tower" if family.startswith("llava") else "language"), "question": "Which?"}
 
     def call() -> dict[str, Any]:
@@ -129,7 +128,7 @@ def test_merged_rows_pass_through_the_projector_of_the_model(case: str, name: st
     given = receive(family, sizes, name, keep=7)
     selection = given.selection
     assert selection.merge_space == "tower"
-    assert not any("behind the projector" in note for note in selection.notes)
+    assert not any("after the projector" in note for note in selection.notes)
     assert len(given.rows) == len(selection) == (8 if name == "trim" else 7)
     torch.testing.assert_close(given.rows, merge_and_project(family, sizes, given), rtol=1e-4, atol=1e-4)
     # A token that absorbs nothing is bit for bit the row of the unpruned model.
@@ -145,7 +144,7 @@ def test_merged_rows_pass_through_the_projector_of_the_model(case: str, name: st
 def test_rows_are_merged_after_a_projector_that_does_not_map_single_rows(case: str, name: str) -> None:
     given = receive(*AFTER[case], name, keep=7)
     assert given.selection.merge_space == "features"
-    assert any("behind the projector" in note for note in given.selection.notes)
+    assert any("after the projector" in note for note in given.selection.notes)
     torch.testing.assert_close(given.rows, given.selection.merge @ given.before, rtol=1e-4, atol=1e-4)
 
 
@@ -240,7 +239,7 @@ def test_gradients_reach_the_tower_through_merged_rows() -> None:
 
 
 @dataclass(frozen=True)
-class Misplaced(Method):
+class Misplaced(BeforeMethod):
     """A method whose `rows` or `merge_space` are invalid."""
 
     name = "test_misplaced"

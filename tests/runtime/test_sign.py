@@ -16,8 +16,9 @@ from transformers import (
 
 import eadp
 from eadp.core import TextGuide, VisualTokens
+from eadp.core.boxes import cells_in_boxes
 from eadp.models.guides import EmbeddingGuide
-from eadp.runtime.sign import SIGNS, Localisation, cells_inside, localise, report_of
+from eadp.runtime.sign import SIGNS, Localisation, localise, report_of
 
 BOX = (0.0, 0.0, 0.5, 0.5)
 
@@ -25,7 +26,7 @@ BOX = (0.0, 0.0, 0.5, 0.5)
 def scene(sign, *, words=3, noise=0.1, seed=0, grid=(4, 6)):
     """Cells inside BOX lie along (sign=+1) or against (−1) what the text says."""
     torch.manual_seed(seed)
-    inside = cells_inside(grid, [BOX])
+    inside = cells_in_boxes(grid, [BOX])
     meaning = torch.randn(16)
     visual = noise * torch.randn(len(inside), 16) + torch.randn(16)
     visual[inside] += sign * meaning
@@ -33,35 +34,12 @@ def scene(sign, *, words=3, noise=0.1, seed=0, grid=(4, 6)):
     return text, VisualTokens(visual, visual, [grid])
 
 
-class TestCellsInside:
-    def test_a_quarter(self):
-        expected = [[True, True, False, False], [True, True, False, False], [False] * 4, [False] * 4]
-        assert cells_inside((4, 4), [BOX]).view(4, 4).tolist() == expected
-
-    def test_centres_count(self):
-        assert cells_inside((4, 1), [(0.3, 0, 0.8, 1)]).tolist() == [False, True, True, False]
-
-    def test_boxes_unite(self):
-        assert cells_inside((2, 2), [(0, 0, 0.5, 0.5), (0.5, 0.5, 1, 1)]).tolist() == [True, False, False, True]
-
-    def test_a_tiny_box_has_the_cell_it_lies_in(self):
-        assert cells_inside((2, 2), [(0.9, 0.1, 0.95, 0.15)]).tolist() == [False, False, True, False]
-
-    def test_top_comes_first(self):
-        assert cells_inside((2, 1), [(0.5, 0, 1, 1)]).tolist() == [False, True]
-
-    @pytest.mark.parametrize("box", [(0, 0, 120, 80), (0.5, 0, 0.2, 1), (-0.1, 0, 1, 1)])
-    def test_pixels_and_corners_in_the_wrong_order_are_refused(self, box):
-        with pytest.raises(ValueError, match="as shares of the image's height and width"):
-            cells_inside((4, 4), [box])
-
-    @pytest.mark.parametrize(("boxes", "message"), [([], "no boxes"), ([(0, 0, 1, 1)], "cover the whole image")])
-    def test_there_must_be_an_inside_and_an_outside(self, boxes, message):
-        with pytest.raises(ValueError, match=message):
-            cells_inside((4, 4), boxes)
-
-
 class TestLocalise:
+    @pytest.mark.parametrize(("boxes", "message"), [([], "no boxes"), ([(0, 0, 1, 1)], "cover the whole image")])
+    def test_there_must_be_cells_inside_and_outside(self, boxes, message):
+        with pytest.raises(ValueError, match=message):
+            localise(*scene(+1), boxes, +1)
+
     @pytest.mark.parametrize("true_sign", SIGNS)
     def test_the_right_sign_finds_the_box_and_the_other_avoids_it(self, true_sign):
         right = localise(*scene(true_sign), [BOX], true_sign)

@@ -31,7 +31,7 @@ def server(**settings: Any) -> ServerSettings:
 def test_a_request_reads_back_from_what_travels_to_the_workers() -> None:
     request = Request(server(keep=64, beta=3.0).request({"question": " Wo ist die Tür? "}).method, "Wo ist die Tür?")
     assert Request.from_tensor(request.to_tensor()) == request
-    assert Request.from_tensor(Request(None).to_tensor()) == Request(None)
+    assert Request.from_tensor(Request(eadp.NoPruning()).to_tensor()) == Request(eadp.NoPruning())
 
 
 def test_a_request_s_settings_go_before_the_server_s() -> None:
@@ -39,9 +39,23 @@ def test_a_request_s_settings_go_before_the_server_s() -> None:
     assert ours.request({"keep": 8}).method.keep == 8
     assert ours.request({"keep": 8}).method.beta == 3.0
     assert ours.request({"question": " Where? "}).question == "Where?"
-    assert ours.request({"keep": "all"}).method is None
-    assert ours.request({"keep": 1.0}).method is None
+    assert ours.request({"keep": 1.0}).method == eadp.NoPruning()
     assert ours.request({"keep": 1}).method.keep == 1
+
+
+def test_a_request_may_turn_pruning_off() -> None:
+    request = server(method="eadp", keep=64).request({"method": "none"})
+    assert request.method == eadp.NoPruning()
+    assert not request.prunes
+    assert request.sent(576, newlines=24) == 600
+    assert server(method="none").request(None) == request
+    with pytest.raises(ValueError, match="none keeps every token: leave out keep=8"):
+        server(method="none").request({"keep": 8})
+
+
+def test_a_method_inside_the_language_model_cannot_be_served() -> None:
+    with pytest.raises(ValueError, match="fastv cannot be served"):
+        server(keep=64).request({"method": "fastv"})
 
 
 def test_another_method_takes_only_the_budget_from_the_server() -> None:
@@ -98,7 +112,7 @@ def test_presets_are_served_with_whole_quotas(family: str, preset: str) -> None:
         ({"keep": 64, "cache_mib": -1}, "cache_mib must be a whole number"),
         ({"keep": 64, "guide": "none"}, "reads the question"),
         ({"keep": 64, "llava_video": True}, "llava_video must be true for a LLaVA-Video checkpoint"),
-        ({"keep": 64, "colour": 1}, "eadp has no setting colour"),
+        ({"keep": 64, "colour": 1}, r"eadp has no setting colour; it has .*tau"),
     ],
 )
 def test_a_server_with_wrong_settings_does_not_start(settings: dict[str, Any], sentence: str) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT
-from helpers.exhibits import exhibit, noise
+from helpers.comparisons import comparison, noise
 from playwright.sync_api import sync_playwright
 
 from eadp.core import token_similarity
 from eadp.pocket.samples import samples
-from eadp.view import to_html
-from eadp.view.asking import Asker
+from eadp.view import render_report
+from eadp.view.comparer import MethodComparer
 
 KEPT = ROOT / "out" / "browser"
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -48,7 +48,7 @@ def tab(browser):
 
 
 def opened(tab, path, made):
-    path.write_text(to_html(made), encoding="utf-8")
+    path.write_text(render_report(made), encoding="utf-8")
     tab.goto(path.as_uri())
     tab.wait_for_selector("body[data-ready]")
 
@@ -70,7 +70,7 @@ def hover_token(tab, token, columns, rows):
 
 def test_the_report_replays_the_picks_with_the_librarys_numbers(tab, tmp_path):
     question = "<b onclick=alert(1)>Where</b> 是 the 🐱 ?"
-    made = exhibit([(12, 12)], [noise(240, 240)], 30, question=question)
+    made = comparison([(12, 12)], [noise(240, 240)], 30, question=question)
     opened(tab, tmp_path / "report.html", made)
     assert tab.locator("h1").inner_text() == question
 
@@ -80,11 +80,11 @@ def test_the_report_replays_the_picks_with_the_librarys_numbers(tab, tmp_path):
 
     def expected(picks):
         rows = []
-        for take, replayed in zip(made.takes, made.replays, strict=True):
+        for result, replayed in zip(made.results, made.replays, strict=True):
             gain = (replayed.coverage[picks - 1] - replayed.coverage[picks - 2]).item()
-            bound = f"{take.selection.bound:.2%}" if picks == 30 and take.selection.bound else "–"
+            bound = f"{result.selection.bound:.2%}" if picks == 30 and result.selection.bound else "–"
             covered = replayed.coverage[picks - 1].item()
-            rows.append([take.name, str(picks), f"{covered:.2%}", f"{gain:.4%}", bound])
+            rows.append([result.name, str(picks), f"{covered:.2%}", f"{gain:.4%}", bound])
         return rows
 
     assert shown() == expected(30)
@@ -94,7 +94,7 @@ def test_the_report_replays_the_picks_with_the_librarys_numbers(tab, tmp_path):
     assert tab.locator("#picks-now").inner_text() == "11"
     assert pixels(tab) != before
 
-    chosen = made.takes[0].selection.order[:11]
+    chosen = made.results[0].selection.order[:11]
     similarity = token_similarity(made.features)[chosen]
     token = next(each for each in range(144) if each not in chosen.tolist())
     best = similarity[:, token].max(dim=0)
@@ -107,7 +107,7 @@ def test_the_report_replays_the_picks_with_the_librarys_numbers(tab, tmp_path):
 
 
 def test_a_word_shows_its_own_map_and_toggles_work_by_keyboard(tab, tmp_path):
-    made = exhibit([(12, 12)], [noise(240, 240)], 30)
+    made = comparison([(12, 12)], [noise(240, 240)], 30)
     opened(tab, tmp_path / "report.html", made)
     plain = pixels(tab)
     word = tab.locator(".word").nth(3)
@@ -137,7 +137,7 @@ def test_a_word_shows_its_own_map_and_toggles_work_by_keyboard(tab, tmp_path):
 
 
 def test_the_report_fits_a_phone_in_the_dark_and_names_its_parts(browser, tmp_path):
-    made = exhibit([(6, 6), (6, 6), (6, 6)], [noise(240, 240)], 20, layout=(1, 2))
+    made = comparison([(6, 6), (6, 6), (6, 6)], [noise(240, 240)], 20, layout=(1, 2))
     phone = browser.new_page(viewport={"width": 360, "height": 780}, color_scheme="dark")
     opened(phone, tmp_path / "report.html", made)
     assert phone.evaluate("document.documentElement.scrollWidth") == 360
@@ -154,21 +154,21 @@ def test_the_report_fits_a_phone_in_the_dark_and_names_its_parts(browser, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def asker():
-    return Asker.of("pocket")
+def comparer():
+    return MethodComparer.from_name("pocket")
 
 
 @pytest.fixture(scope="module")
-def address(asker, tmp_path_factory):
+def address(comparer, tmp_path_factory):
     from eadp.view import page
 
-    built = page.build(asker)
+    built = page.build(comparer)
     yield page.launch(built)
     built.close(verbose=False)
 
 
 @pytest.mark.slow
-def test_a_picture_is_uploaded_and_asked_about(tab, address, asker, tmp_path):
+def test_a_picture_is_uploaded_and_asked_about(tab, address, comparer, tmp_path):
     away = []
     tab.on("request", lambda request: away.append(request.url) if "://127.0.0.1" not in request.url else None)
     noise(300, 200).save(tmp_path / "mine.png")
@@ -183,15 +183,15 @@ def test_a_picture_is_uploaded_and_asked_about(tab, address, asker, tmp_path):
     report.locator("body[data-ready]").wait_for()
     assert report.locator("h1").inner_text() == question
 
-    made = asker.look([noise(300, 200)], question, ["cdpruner", "eadp", "topk"], 32, rounds=1)
+    made = comparer.compare([noise(300, 200)], question, ["cdpruner", "eadp", "topk"], 32, rounds=1)
     rows = {
         row.locator("th").inner_text(): [cell.inner_text() for cell in row.locator("td").all()]
         for row in tab.locator("#answers tbody tr").all()
     }
     assert rows["all 256"][0] == made.whole.text
-    for take, replayed in zip(made.takes, made.replays, strict=True):
-        answer, _, covered = rows[f"{take.name}, 32"]
-        assert (answer, covered) == (take.answer.text, f"{replayed.coverage[-1].item():.2%}")
+    for result, replayed in zip(made.results, made.replays, strict=True):
+        answer, _, covered = rows[f"{result.name}, 32"]
+        assert (answer, covered) == (result.answer.text, f"{replayed.coverage[-1].item():.2%}")
         assert covered in report.locator("#numbers").inner_text()
     assert not [url for url in away if not url.startswith(("data:", "blob:", "about:"))]
     tab.screenshot(path=KEPT / "page.png")
@@ -204,7 +204,7 @@ def test_bad_uploads_and_questions_get_a_sentence(tab, address, tmp_path):
     tab.locator("#upload input[type=file]").set_input_files(tmp_path / "notes.png")
     alert = tab.locator("#answers [role=alert]")
     alert.wait_for()
-    assert "Notes.png is no picture that can be read" in alert.inner_text()
+    assert "Notes.png is not an image that can be read" in alert.inner_text()
     tab.goto(address)
     tab.locator("#asked textarea").fill("  ")
     tab.locator("#look").click()
@@ -236,12 +236,14 @@ def test_an_upload_that_is_too_large_is_refused(address):
 
 
 @pytest.mark.slow
-def test_several_people_at_once_get_their_own_answers(asker):
+def test_several_people_at_once_get_their_own_answers(comparer):
     asked = list(samples("test", 4))
     with ThreadPoolExecutor(4) as people:
-        together = list(people.map(lambda one: asker.look([one.image], one.question, ["eadp"], 32, rounds=1), asked))
+        together = list(
+            people.map(lambda one: comparer.compare([one.image], one.question, ["eadp"], 32, rounds=1), asked)
+        )
     for one, made in zip(asked, together, strict=True):
-        alone = asker.look([one.image], one.question, ["eadp"], 32, rounds=1)
+        alone = comparer.compare([one.image], one.question, ["eadp"], 32, rounds=1)
         assert made.question == one.question
-        assert made.takes[0].answer.text == alone.takes[0].answer.text
-        assert made.takes[0].selection.coverage == alone.takes[0].selection.coverage
+        assert made.results[0].answer.text == alone.results[0].answer.text
+        assert made.results[0].selection.coverage == alone.results[0].selection.coverage

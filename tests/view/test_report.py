@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
-from helpers.exhibits import exhibit, noise, tokens_on
+from helpers.comparisons import comparison, noise, tokens_on
 
-from eadp import EADP, TextGuide, core
+from eadp import EADP, TextGuide
 from eadp.core import token_similarity
-from eadp.methods import make
-from eadp.view import Exhibit, Take, draw, to_html
-from eadp.view.colours import STOPS, colours, on
+from eadp.methods import get_method
+from eadp.utils.palette import CIVIDIS, text_colour, to_colours
+from eadp.view import Comparison, MethodResult, draw_figure, plot, render_report, to_html
 from eadp.view.figure import coverages
 from eadp.view.panels import heat_panel, kept_panel
 from eadp.view.report import payload
@@ -29,8 +27,8 @@ CROPS = {"grids": [(6, 6), (6, 6), (6, 6), (3, 6), (3, 6)], "layout": [
 
 
 def test_the_curve_ends_at_the_librarys_coverage_and_rises_by_its_gains():
-    made = exhibit([(9, 9)], [noise(90, 90)], 20)
-    chosen, replayed = made.takes[0].selection, made.replays[0]
+    made = comparison([(9, 9)], [noise(90, 90)], 20)
+    chosen, replayed = made.results[0].selection, made.replays[0]
     assert replayed.coverage[-1].item() == pytest.approx(chosen.coverage, abs=1e-6)
     everything = chosen.gains.sum() / chosen.coverage
     torch.testing.assert_close(replayed.coverage.diff(), chosen.gains[1:] / everything, atol=1e-6, rtol=0)
@@ -38,7 +36,7 @@ def test_the_curve_ends_at_the_librarys_coverage_and_rises_by_its_gains():
 
 @pytest.mark.parametrize("picks", [1, 7, 20])
 def test_events_name_the_most_similar_of_the_tokens_kept_so_far(picks):
-    made = exhibit([(8, 8), (5, 5)], [noise(80, 80), noise(80, 80)], 20)
+    made = comparison([(8, 8), (5, 5)], [noise(80, 80), noise(80, 80)], 20)
     replayed = made.replays[1]
     alike = {}
     for step, token, value in zip(replayed.steps, replayed.tokens, replayed.similarity, strict=True):
@@ -53,19 +51,19 @@ def test_events_name_the_most_similar_of_the_tokens_kept_so_far(picks):
 
 
 def test_coverage_of_every_method_is_measured_alike():
-    made = exhibit([(9, 9)], [noise(90, 90)], 12)
+    made = comparison([(9, 9)], [noise(90, 90)], 12)
     similarity, weights = token_similarity(made.features).double(), made.relevance.polarized.double()
-    for take, covered in zip(made.takes, coverages(made), strict=True):
-        best = similarity[take.selection.indices].amax(dim=0)
+    for result, covered in zip(made.results, coverages(made), strict=True):
+        best = similarity[result.selection.indices].amax(dim=0)
         assert covered == pytest.approx(float(best @ weights / weights.sum()), abs=1e-6)
 
 
 def test_kept_tokens_are_lit_and_dropped_ones_grey_and_dark():
     image = noise(160, 160)
-    made = exhibit([(8, 8)], [image], 10)
-    take = made.takes[0]
-    panel = kept_panel(made, take, 160)
-    for token, kept in enumerate(take.selection.mask.tolist()):
+    made = comparison([(8, 8)], [image], 10)
+    result = made.results[0]
+    panel = kept_panel(made, result, 160)
+    for token, kept in enumerate(result.selection.mask.tolist()):
         x, y = (token % 8) * 20 + 10, (token // 8) * 20 + 10
         red, green, blue = panel.getpixel((x, y))
         if kept:
@@ -76,14 +74,14 @@ def test_kept_tokens_are_lit_and_dropped_ones_grey_and_dark():
 
 def test_crops_are_drawn_where_they_lie_on_the_picture():
     image = noise(120, 90)
-    made = exhibit(CROPS["grids"], [image], 30, layout=CROPS["layout"])
+    made = comparison(CROPS["grids"], [image], 30, layout=CROPS["layout"])
     whole, *crops = lay_out(made).places
     assert [crop.block for crop in crops] == [1, 2, 3, 4]
     for crop, (top, left, bottom, right) in zip(crops, CROPS["layout"], strict=True):
         assert crop.source == (top, left, bottom, right)
         assert crop.left == pytest.approx(whole.left + left * whole.width, abs=0.01)
         assert crop.width == pytest.approx((right - left) * whole.width, abs=0.02)
-    assert draw(made).width == 1760
+    assert draw_figure(made).width == 1760
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,7 @@ def test_crops_are_drawn_where_they_lie_on_the_picture():
 )
 @pytest.mark.parametrize("wide", [False, True])
 def test_nothing_overlaps_on_a_sheet(grids, images, layout, wide):
-    made = exhibit(grids, [noise(60, 40)] * images, len(grids), methods=("uniform",), layout=layout)
+    made = comparison(grids, [noise(60, 40)] * images, len(grids), methods=("uniform",), layout=layout)
     sheet = lay_out(made, wide)
     assert sorted(place.block for place in sheet.places) == list(range(len(grids)))
     for number, one in enumerate(sheet.places):
@@ -114,37 +112,37 @@ def test_nothing_overlaps_on_a_sheet(grids, images, layout, wide):
 
 
 def test_a_clip_shows_every_frame_and_its_quota():
-    made = exhibit([(4, 4)] * 6, [noise(40, 40, seed) for seed in range(6)], 18)
+    made = comparison([(4, 4)] * 6, [noise(40, 40, seed) for seed in range(6)], 18)
     places = lay_out(made, wide=True).places
     assert [place.image for place in places] == list(range(6))
     assert len({round(place.top, 6) for place in places}) == 1
     shown = payload(made)
     assert [place["caption"] for place in shown["sheet"]["places"]] == [f"frame {n}" for n in range(1, 7)]
-    assert draw(made).height > draw(exhibit([(4, 4)], [noise(40, 40)], 3)).height
+    assert draw_figure(made).height > draw_figure(comparison([(4, 4)], [noise(40, 40)], 3)).height
 
 
 def test_a_method_without_a_map_says_so():
-    made = exhibit([(6, 6)], [noise(60, 60)], 6, methods=("uniform", "eadp"))
-    assert made.takes[0].heat is None
+    made = comparison([(6, 6)], [noise(60, 60)], 6, methods=("uniform", "eadp"))
+    assert made.results[0].heat is None
     assert payload(made)["takes"][0]["heat"] is None
-    assert draw(made).size[0] > 0
+    assert draw_figure(made).size[0] > 0
 
 
 def test_words_that_are_not_used_are_struck_through():
-    made = exhibit([(6, 6)], [noise(60, 60)], 6)
+    made = comparison([(6, 6)], [noise(60, 60)], 6)
     used = made.relevance.kept
     all_used = replace(made, relevance=replace(made.relevance, kept=torch.ones_like(used)))
     assert not used.all()
-    assert draw(made).tobytes() != draw(all_used).tobytes()
+    assert draw_figure(made).tobytes() != draw_figure(all_used).tobytes()
 
 
 def test_colours_go_from_dark_to_light_so_that_they_read_without_hue():
-    light = (colours(torch.linspace(0, 1, 50)).float() @ torch.tensor([0.299, 0.587, 0.114])).tolist()
+    light = (to_colours(torch.linspace(0, 1, 50)).float() @ torch.tensor([0.299, 0.587, 0.114])).tolist()
     assert all(after > before for before, after in pairwise(light))
-    assert on(STOPS[0]) == "white"
-    assert on(STOPS[-1]) == "black"
-    panel = heat_panel(exhibit([(4, 4)], [noise(40, 40)], 3), torch.arange(16.0), 40)
-    assert panel.getpixel((39, 39)) == tuple(STOPS[-1].int().tolist())
+    assert text_colour(CIVIDIS[0]) == "white"
+    assert text_colour(CIVIDIS[-1]) == "black"
+    panel = heat_panel(comparison([(4, 4)], [noise(40, 40)], 3), torch.arange(16.0), 40)
+    assert panel.getpixel((39, 39)) == tuple(CIVIDIS[-1].int().tolist())
 
 
 # ── The page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,7 +156,7 @@ def embedded(page: str) -> dict:
     "question", ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{data}} {{script}}"]
 )
 def test_html_in_the_question_stays_text(question):
-    page = to_html(exhibit([(4, 4)], [noise(40, 40)], 4, question=question))
+    page = render_report(comparison([(4, 4)], [noise(40, 40)], 4, question=question))
     assert embedded(page)["question"] == question
     assert "alert(1)<" not in page
     assert "onerror=alert(1)>" not in page
@@ -166,7 +164,7 @@ def test_html_in_the_question_stays_text(question):
 
 
 def test_the_page_loads_nothing():
-    page = to_html(exhibit([(4, 4)], [noise(40, 40)], 4))
+    page = render_report(comparison([(4, 4)], [noise(40, 40)], 4))
     addresses = re.findall(r"https?://[^\s\"'<)]+", page)
     assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name space, not a place
     assert "default-src 'none'" in page
@@ -174,15 +172,15 @@ def test_the_page_loads_nothing():
 
 def test_a_report_of_24_by_24_tokens_is_small():
     question = " ".join(["word"] * 30)
-    made = exhibit([(24, 24)], [noise(1600, 1600)], 288, question=question)
-    assert len(to_html(made).encode()) < 1_500_000
+    made = comparison([(24, 24)], [noise(1600, 1600)], 288, question=question)
+    assert len(render_report(made).encode()) < 1_500_000
 
 
 @pytest.mark.slow
 def test_a_report_of_64_frames_is_small():
     frames = [noise(384, 384, seed) for seed in range(64)]
-    made = exhibit([(13, 13)] * 64, frames, 64 * 32, methods=("eadp", "topk", "random"))
-    assert len(to_html(made).encode()) < 10_000_000
+    made = comparison([(13, 13)] * 64, frames, 64 * 32, methods=("eadp", "topk", "random"))
+    assert len(render_report(made).encode()) < 10_000_000
 
 
 # ── In a notebook ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,16 +194,16 @@ def selected(grids):
 
 def test_a_selection_plots_itself():
     tokens, selection = selected([(6, 6)])
-    assert selection.plot(noise(60, 60)).tobytes() == selection.plot(noise(60, 60), tokens, "a red cat").tobytes()
+    assert plot(selection, noise(60, 60)).tobytes() == plot(selection, noise(60, 60), tokens, "a red cat").tobytes()
 
 
 def test_a_selection_writes_its_page():
     tokens, selection = selected([(4, 9)])
-    shown = embedded(selection.to_html(noise(90, 40), tokens))
+    shown = embedded(to_html(selection, noise(90, 40), tokens))
     assert shown["question"] == "a red cat"
     assert shown["takes"][0]["coverage"] == selection.coverage
     assert shown["takes"][0]["replay"] is not None
-    assert embedded(selection.to_html(noise(90, 40), Grids([(4, 9)])))["takes"][0]["replay"] is None
+    assert embedded(to_html(selection, noise(90, 40), Grids([(4, 9)])))["takes"][0]["replay"] is None
 
 
 class Grids:
@@ -216,19 +214,13 @@ class Grids:
 def test_grids_that_cannot_be_guessed_are_asked_for():
     _, selection = selected([(4, 8)])
     with pytest.raises(ValueError, match="32 tokens are no square"):
-        selection.plot(noise(80, 40))
+        plot(selection, noise(80, 40))
     with pytest.raises(ValueError, match="chose among 32"):
-        selection.plot(noise(80, 40), Grids([(6, 6)]))
+        plot(selection, noise(80, 40), Grids([(6, 6)]))
 
 
 def test_frames_and_blocks_must_match():
     tokens = tokens_on([(4, 4)] * 3)
-    take = Take(make("uniform", keep=6).select(tokens))
+    result = MethodResult(get_method("uniform", keep=6).select(tokens))
     with pytest.raises(ValueError, match="2 frames were given, but the tokens lie on 3 blocks"):
-        draw(Exhibit([noise(40, 40)] * 2, "", tokens.grids, [take]))
-
-
-def test_the_core_does_not_know_the_views():
-    for file in Path(core.__file__).parent.glob("*.py"):
-        top = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
-        assert not [node for node in top if "eadp.view" in ast.unparse(node)]
+        draw_figure(Comparison([noise(40, 40)] * 2, "", tokens.grids, [result]))

@@ -59,7 +59,7 @@ class Transformers:
         if llava_video:
             convert(self.model, self.processor)
         self.guide = guide and guide_for(self.model, self.processor, guide)
-        # The pocket model would keep its positions, which the engine cannot: see docs/serving.md.
+        # The pocket model would keep its positions, which the engine cannot: see docs/guides/serving.md.
         self.positions = None if self.model.config.model_type.startswith("qwen") else "renumber"
 
     def prompt(self, ask: Ask) -> str:

@@ -8,7 +8,7 @@ import pytest
 from checkpoints import FAMILIES, LLAVA_VIDEO, folder_of, settings_of
 from engines import Ask, Engine, Transformers, clip, picture, words
 
-from eadp.methods.base import REGISTRY
+from eadp.methods import get_method_class
 from eadp.pocket.samples import samples
 from eadp.serve.request import ServerSettings
 
@@ -121,7 +121,7 @@ def test_positions_and_newlines_of_a_request(pair: Pair) -> None:
 
 def test_methods_by_the_tower_s_attention(pair: Pair) -> None:
     """Several of them about the same images: what the tower attended to is not mixed up between methods."""
-    by_attention = [name for name in pair.servable if "vision_attention" in REGISTRY[name].needs]
+    by_attention = [name for name in pair.servable if "vision_attention" in get_method_class(name).needs]
     assert set(by_attention) == {"visionzip", "hiprune", "prumerge"}
     images = (pair.wide(17), picture(18, 40, 104))
 

@@ -11,8 +11,8 @@ import typer
 from eadp.cli.app import EVALUATE, app, assignments, budgets, console, names, print_whole
 
 if TYPE_CHECKING:
-    from eadp.evaluate.paper import Table
-    from eadp.evaluate.suites import Benchmark, Plan, Ran
+    from eadp.evaluate.suites import Benchmark, SuitePlan, SuiteResult
+    from eadp.paper import PaperTable
 
 POCKET = "pocket"
 QUESTIONS = 2000
@@ -94,10 +94,12 @@ def evaluate(
         if beside and paper is None:
             raise ValueError(f"the paper has no figures of {beside!r}; see `eadp paper`")
         benchmarks, left = suite_.choose(names(only), suites.judge())
-        chosen = suites.settings(names(methods), budgets(keep), options(settings or []), model, paper)
+        chosen = suites.plan_specs(names(methods), budgets(keep), options(settings or []), model, paper)
         out = out or Path("out") / suite_.name / Path(model).name
         more = assignments(arguments or [])
-        _suite(suites.Plan(suite_, model, chosen, benchmarks, out, python, more, samples, batch, ranks), left, paper)
+        _suite(
+            suites.SuitePlan(suite_, model, chosen, benchmarks, out, python, more, samples, batch, ranks), left, paper
+        )
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -106,32 +108,33 @@ def _pocket(model: str, methods: str, keep: str, samples: int, settings: list[st
     from rich.progress import Progress
     from transformers.utils.logging import disable_progress_bar
 
-    from eadp.evaluate import compare, pocket, report
+    from eadp.evaluate import compare, pocket_benchmark, pocket_report
     from eadp.evaluate.journal import Journal
-    from eadp.evaluate.setting import grid
+    from eadp.method_spec import ALL_TOKENS, BLIND, MethodSpec, build_specs
 
     disable_progress_bar()  # that of loading weights: one bar is enough
     out = out or Path("out/pocket")
-    chosen = [pocket.Setting(pocket.ALL), pocket.Setting(pocket.BLIND)]
-    chosen += grid(names(methods), budgets(keep or "0.125,0.0625"), options(settings))
-    with Journal.open(out, pocket.identity(model)) as journal, Progress() as progress:
+    chosen = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND)]
+    chosen += build_specs(names(methods), budgets(keep or "0.125,0.0625"), options(settings))
+    chosen = list({spec.key: spec for spec in chosen}.values())
+    with Journal.open(out, pocket_benchmark.identity(model)) as journal, Progress() as progress:
         task = progress.add_task(f"{len(chosen)} settings", total=len(chosen) * samples)
-        found = pocket.evaluate(
+        found = pocket_benchmark.evaluate(
             chosen, samples, progress=lambda done: progress.advance(task, done), model=model, journal=journal
         )
-        written = report.write(found, out)
-    print_whole(report.as_table(found))
+        written = pocket_report.write(found, out)
+    print_whole(pocket_report.as_table(found))
     if differences := compare.against(found.outcomes):
         print_whole(compare.as_table(differences))
     console().print("written: " + ", ".join(str(path) for path in written))
 
 
-def _suite(plan: Plan, left: Sequence[Benchmark], paper: Table | None) -> None:
-    from eadp.evaluate.suites.table import as_grid, write
+def _suite(plan: SuitePlan, left: Sequence[Benchmark], paper: PaperTable | None) -> None:
+    from eadp.evaluate.suites.table import as_table, write
 
     ran = with_progress(plan)
     written, wide = write(ran, paper), console()
-    print_whole(as_grid(ran, paper))
+    print_whole(as_table(ran, paper))
     for each in left:
         why = "an online judge (OPENAI_API_KEY)" if each.needs == "judge" else "a server that scores what is sent in"
         wide.print(f"left out: {each.name}, which needs {why}; --only {each.name} runs it", highlight=False)
@@ -142,7 +145,7 @@ def _suite(plan: Plan, left: Sequence[Benchmark], paper: Table | None) -> None:
         raise typer.Exit(1)
 
 
-def with_progress(plan: Plan) -> Ran:
+def with_progress(plan: SuitePlan) -> SuiteResult:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from eadp.evaluate.suites import run
@@ -153,7 +156,7 @@ def with_progress(plan: Plan) -> Ran:
         return run(
             plan,
             watch=lambda cell, answers: progress.update(
-                task, description=f"{cell.setting} on {cell.benchmark.name}: {answers:,} answers"
+                task, description=f"{cell.spec} on {cell.benchmark.name}: {answers:,} answers"
             ),
             done=lambda cell: progress.advance(task),
         )
@@ -164,12 +167,12 @@ def suites(
     markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown, to paste into a page.")] = False,
 ) -> None:
     """List the suites: which task of which harness measures a benchmark of the paper, and what that needs."""
-    from eadp.evaluate.suites.listing import as_grid, as_markdown
+    from eadp.evaluate.suites.listing import as_markdown, as_table
 
     if markdown:
         typer.echo(as_markdown())
     else:
-        console().print(as_grid())
+        console().print(as_table())
 
 
 def options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

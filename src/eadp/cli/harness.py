@@ -52,7 +52,7 @@ def vlmeval(
         if missing.name != "vlmeval":
             raise
         raise typer.BadParameter("VLMEvalKit is not installed here: pip install 'eadp[vlmeval]'") from missing
-    from eadp.evaluate.model_settings import Settings
+    from eadp.evaluate.harness_settings import HarnessSettings
 
     arguments: dict[str, Any] = {"pretrained": model, "method": method, "frames": frames, **assignments(setting)}
     if len(kept := budgets(keep)) > 1:
@@ -62,7 +62,7 @@ def vlmeval(
     if resolution:
         arguments["resolution"] = resolution
     try:
-        settings = Settings.of(**arguments)
+        settings = HarnessSettings.of(**arguments)
         written = harness.evaluate(
             names(data),
             settings,

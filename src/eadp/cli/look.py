@@ -12,7 +12,7 @@ from rich.text import Text
 from eadp.cli.app import LOOK, app, budgets, console, names
 
 if TYPE_CHECKING:
-    from eadp.view.exhibit import Exhibit
+    from eadp.view.comparison import Comparison
 
 
 @app.command(rich_help_panel=LOOK)
@@ -51,14 +51,14 @@ def show(
 
     eadp show photo.jpg "What is on the table?" --keep 64 --method eadp,cdpruner,topk -o table.png
     """
-    from eadp.view.figure import draw
+    from eadp.view.figure import draw_figure
 
     if out.suffix.lower() not in FORMATS:
         raise typer.BadParameter(f"the figure is written as {', '.join(FORMATS)}, got {str(out)!r}")
-    exhibit = _looked_at(picture, question, model, keep, method, frames)
+    comparison = _looked_at(picture, question, model, keep, method, frames)
     out.parent.mkdir(parents=True, exist_ok=True)
-    draw(exhibit).save(out)
-    _tell(exhibit, out)
+    draw_figure(comparison).save(out)
+    _tell(comparison, out)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -75,12 +75,12 @@ def report(
 
     eadp report photo.jpg "What is on the table?" --keep 64 -o table.html
     """
-    from eadp.view.report import to_html
+    from eadp.view.report import render_report
 
-    exhibit = _looked_at(picture, question, model, keep, method, frames)
+    comparison = _looked_at(picture, question, model, keep, method, frames)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(to_html(exhibit), encoding="utf-8")
-    _tell(exhibit, out)
+    out.write_text(render_report(comparison), encoding="utf-8")
+    _tell(comparison, out)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -108,34 +108,34 @@ def view(
 @app.command(rich_help_panel=LOOK)
 def methods() -> None:
     """List the pruning methods: paper, stage, what they need, whether they merge, presets."""
-    from eadp.methods import NAMES
-    from eadp.methods.base import REGISTRY
+    from eadp.methods import InsideMethod, get_method_class, list_methods
 
     table = Table("method", "paper", "stage", "needs", "merges", "presets")
-    for name in NAMES:
-        method = REGISTRY[name]
+    for name in list_methods():
+        method = get_method_class(name)
+        stage = "inside" if issubclass(method, InsideMethod) else "before"
         needs = ", ".join(sorted(method.needs)).replace("_", " ") or "–"
         merges = "yes" if method.merges else "no"
-        table.add_row(name, method.citation, method.stage, needs, merges, "\n".join(method.presets) or "–")
+        table.add_row(name, method.citation, stage, needs, merges, "\n".join(method.presets) or "–")
     console().print(table)
 
 
-def _looked_at(picture: Path, question: str, model: str, keep: str, method: str, frames: int) -> Exhibit:
+def _looked_at(picture: Path, question: str, model: str, keep: str, method: str, frames: int) -> Comparison:
     from rich.progress import Progress
 
-    from eadp.view.asking import Asker, settled
-    from eadp.view.pictures import read
+    from eadp.utils.images import read_frames
+    from eadp.view.comparer import MethodComparer, check_request
 
     chosen = names(method)
     if len(many := budgets(keep)) != 1:
         raise typer.BadParameter(f"--keep takes one budget, a count (64) or a share (0.125), got {keep!r}")
     try:
-        settled(question, chosen, many[0])
-        images = read(picture, frames)
+        check_request(question, chosen, many[0])
+        images = read_frames(picture, frames)
         with Progress(transient=True, console=console()) as progress:
             task = progress.add_task("loading the model", total=len(chosen) + 3)
-            asker = Asker.of(model)
-            return asker.look(
+            comparer = MethodComparer.from_name(model)
+            return comparer.compare(
                 images,
                 question,
                 chosen,
@@ -146,20 +146,20 @@ def _looked_at(picture: Path, question: str, model: str, keep: str, method: str,
         raise typer.BadParameter(str(error)) from error
 
 
-def _tell(exhibit: Exhibit, out: Path) -> None:
+def _tell(comparison: Comparison, out: Path) -> None:
     from eadp.view.figure import coverages
 
     table = Table("method", "tokens", "coverage", "prefill", "of all tokens'", "answer")
-    whole = exhibit.whole
+    whole = comparison.whole
     if whole is not None:
-        table.add_row("all tokens", str(exhibit.total), "", f"{whole.prefill:.1f} ms", "1.00", Text(whole.text))
-    for take, covered in zip(exhibit.takes, coverages(exhibit), strict=True):
-        if take.answer is not None and whole is not None:
-            ratio = f"{take.answer.prefill / whole.prefill:.2f}"
+        table.add_row("all tokens", str(comparison.total), "", f"{whole.prefill:.1f} ms", "1.00", Text(whole.text))
+    for result, covered in zip(comparison.results, coverages(comparison), strict=True):
+        if result.answer is not None and whole is not None:
+            ratio = f"{result.answer.prefill / whole.prefill:.2f}"
             share = "" if covered is None else f"{covered:.2%}"
-            time = f"{take.answer.prefill:.1f} ms"
-            table.add_row(take.name, str(len(take.selection)), share, time, ratio, Text(take.answer.text))
+            time = f"{result.answer.prefill:.1f} ms"
+            table.add_row(result.name, str(len(result.selection)), share, time, ratio, Text(result.answer.text))
     console().print(table)
-    for note in exhibit.notes:
+    for note in comparison.notes:
         console().print(note, markup=False)
     console().print(f"written: {out}", markup=False)

@@ -25,14 +25,14 @@ def flops(
     paper: Annotated[bool, typer.Option("--paper", help="The paper's efficiency tables beside a recount.")] = False,
 ) -> None:
     """Count the multiply-adds of a prefill by part, exactly, from the configuration: no weights, no download."""
-    from eadp.measure import report
+    from eadp.measure import cost_tables
 
     if paper:
-        for table in report.beside_the_paper():
+        for table in cost_tables.beside_the_paper():
             console().print(table)
         return
     try:
-        console().print(report.costs(model, [int(part) for part in keep.split(",")], text, words, _grids(grid)))
+        console().print(cost_tables.costs(model, [int(part) for part in keep.split(",")], text, words, _grids(grid)))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -72,9 +72,11 @@ def bench(
     from rich.progress import Progress
 
     from eadp.measure import bench_report
-    from eadp.measure.bench_setup import Settings, prepare
+    from eadp.measure.bench_setup import BenchSettings, prepare
 
-    settings = Settings(model, names(methods), budgets(keep), samples, data, question, side, layers, new_tokens, warmup)
+    settings = BenchSettings(
+        model, names(methods), budgets(keep), samples, data, question, side, layers, new_tokens, warmup
+    )
     try:
         measurement = prepare(settings, clock=clock, threads=threads, dtype=dtype, device=device, accuracy=accuracy)
         for remark in measurement.remarks:
@@ -107,12 +109,12 @@ def plan(
 
     Latency goes by the multiply-adds of a prefill; memory is weights, KV cache and activations.
     """
-    from eadp.measure import report
+    from eadp.measure import cost_tables
 
     if latency is None and memory is None:
         raise typer.BadParameter("say what to reach: --latency 0.5x, --memory 16GiB, or both")
     try:
-        console().print(report.plan(model, latency, memory, text, words, _grids(grid), batch, dtype))
+        console().print(cost_tables.plan(model, latency, memory, text, words, _grids(grid), batch, dtype))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

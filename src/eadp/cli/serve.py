@@ -28,11 +28,13 @@ def serve(
 
     Prints the command line and runs it. Any other option goes to vLLM as it is: --port 8001, --tensor-parallel-size 2.
     """
+    from eadp.methods import get_method_class
     from eadp.serve import command, versions
 
     more = [*context.args, *(["--trust-request-mm-kwargs"] if trust else [])]
     try:
-        line = command.command(model, {"method": method, "keep": budgets(keep)[0], **assignments(setting or [])}, more)
+        budget = {"keep": budgets(keep)[0]} if get_method_class(method).takes_budget else {}
+        line = command.command(model, {"method": method, **budget, **assignments(setting or [])}, more)
     except (OSError, ValueError, TypeError) as error:
         raise typer.BadParameter(str(error)) from error
     # Not through rich: the line must stay one line, and be good to copy.

@@ -1,4 +1,4 @@
-"""Study: the paper's tables, sweeps over settings, and whether a difference is real."""
+"""Study: the paper's tables, sweeps over settings, and whether a difference is significant."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from eadp.cli.app import EVALUATE, app, assignments, budgets, names, print_whole
 from eadp.cli.evaluate import POCKET, with_progress
 
 if TYPE_CHECKING:
-    from eadp.evaluate.suites import Ran
-    from eadp.evaluate.sweep import Blocks, Plan
+    from eadp.evaluate.suites import SuiteResult
+    from eadp.evaluate.sweep import Blocks, SweepPlan
 
 QUESTIONS = 500
 
@@ -27,7 +27,7 @@ def paper(
     markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown, to paste into a page.")] = False,
 ) -> None:
     """Print the paper's result tables: accuracy, MVBench's subtasks, efficiency, ablations."""
-    from eadp.evaluate.paper import layout, models, table, tables
+    from eadp.paper import layout, models, table, tables
 
     if not model:
         found = tables()
@@ -43,7 +43,7 @@ def paper(
         if markdown:
             typer.echo(f"{each.caption}\n\n{layout.as_markdown(each)}\n")
         else:
-            print_whole(layout.as_grid(each))
+            print_whole(layout.as_table(each))
 
 
 @app.command(rich_help_panel=EVALUATE)
@@ -117,7 +117,7 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _on_pocket(plan: Plan, model: str, samples: int, out: Path) -> dict[str, Blocks]:
+def _on_pocket(plan: SweepPlan, model: str, samples: int, out: Path) -> dict[str, Blocks]:
     from rich.progress import Progress
     from transformers.utils.logging import disable_progress_bar
 
@@ -125,20 +125,27 @@ def _on_pocket(plan: Plan, model: str, samples: int, out: Path) -> dict[str, Blo
 
     disable_progress_bar()  # that of loading weights: one bar is enough
     with Progress() as progress:
-        task = progress.add_task(f"{len(plan.settings)} settings", total=len(plan.settings) * samples)
+        task = progress.add_task(f"{len(plan.specs)} settings", total=len(plan.specs) * samples)
         return on_pocket(plan, samples, model, out, lambda done: progress.advance(task, done))
 
 
 def _on_suite(
-    plan: Plan, name: str, model: str, samples: int | None, only: list[str], python: str | None, batch: int, out: Path
-) -> Ran:
+    plan: SweepPlan,
+    name: str,
+    model: str,
+    samples: int | None,
+    only: list[str],
+    python: str | None,
+    batch: int,
+    out: Path,
+) -> SuiteResult:
     from eadp.evaluate import suites
 
     suite = suites.load(name)
     if not (model := model or suite.model):
         raise ValueError(f"{suite.name} has no model of its own: give one with --model")
     benchmarks, _ = suite.choose(only, suites.judge())
-    return with_progress(suites.Plan(suite, model, plan.settings, benchmarks, out, python, {}, samples, batch))
+    return with_progress(suites.SuitePlan(suite, model, plan.specs, benchmarks, out, python, {}, samples, batch))
 
 
 def _one(found: list[int | float]) -> int | float:
@@ -154,7 +161,7 @@ def compare(
     common: Annotated[bool, typer.Option("--common", help="Compare what both have where samples differ.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the differences to this file too, as JSON.")] = None,
 ) -> None:
-    """Say whether the difference between two runs is real: on the same samples, with a paired bootstrap interval.
+    """Say whether two runs differ significantly (95 %, uncorrected), by a paired bootstrap over the same samples.
 
     Two folders: eadp compare out/with out/without. Two settings of one: eadp compare "out/pocket:eadp keep=0.125"
     ":topk keep=0.125". Words of their names will do: out/pocket:eadp :topk compares the two at each budget, or on each
@@ -172,5 +179,7 @@ def compare(
         typer.echo(each.sentence)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps([{**asdict(each), "real": each.real} for each in found], indent=1) + "\n")
+        out.write_text(
+            json.dumps([{**asdict(each), "significant": each.significant} for each in found], indent=1) + "\n"
+        )
         typer.echo(f"written: {out}")

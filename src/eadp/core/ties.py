@@ -1,7 +1,7 @@
 """Tie rules that keep rounding errors from deciding which token a greedy selection picks.
 
 Gains are computed from cosines of float32 features. The last bits of these depend on the CPU, the number of threads and
-the batch. All greedy selections, in every backend, therefore follow two rules; docs/selection.md explains them.
+the batch. All greedy selections, in every backend, therefore follow two rules; docs/methods/selection.md explains them.
 
 1. A gain that could be the result of rounding alone counts as 0. Once all gains are 0, the remaining tokens follow in
    the order of their indices.

@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    Pictures = Image | Sequence[Image]
 
 Grid = tuple[int, int]
 """Rows and columns of one block of tokens. A block is an image, a crop or a frame."""
@@ -299,21 +294,3 @@ class Selection:
     def words(self) -> tuple[str, ...] | None:
         """The text of the question's words, if known."""
         return self.relevance.words if self.relevance else None
-
-    def plot(self, picture: Pictures, where: OnGrids | None = None, question: str = "") -> Image:
-        """A figure as a Pillow image: the words, the map, the kept tokens lit. Notebooks show it.
-
-        picture: the image, or the frames of a clip.
-        where:   what knows the tokens' grids: of `pruned.pictures`, or the `VisualTokens`. None: one square.
-        """
-        from eadp.view.figure import draw
-        from eadp.view.notebook import exhibit_of
-
-        return draw(exhibit_of(self, picture, where, question))
-
-    def to_html(self, picture: Pictures, where: OnGrids | None = None, question: str = "") -> str:
-        """The report as one self-contained page; with `VisualTokens` it also says which token represents which."""
-        from eadp.view.notebook import exhibit_of
-        from eadp.view.report import to_html
-
-        return to_html(exhibit_of(self, picture, where, question))

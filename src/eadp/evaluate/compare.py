@@ -1,4 +1,4 @@
-"""Whether a difference between two runs is real: paired on the same samples, with a bootstrap interval."""
+"""Whether a difference between two runs is significant: paired on the same samples, with a bootstrap interval."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from eadp.evaluate.scores import Run, runs
-from eadp.evaluate.setting import ALL
-from eadp.evaluate.statistics import paired_difference
+from eadp.evaluate.scores import ScoredRun, runs
+from eadp.method_spec import ALL_TOKENS
+from eadp.utils.statistics import paired_difference
 
 if TYPE_CHECKING:
-    from eadp.evaluate.pocket import Outcome
+    from eadp.evaluate.pocket_benchmark import Outcome
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Difference:
     high: float
 
     @property
-    def real(self) -> bool:
-        """The interval does not hold 0."""
+    def significant(self) -> bool:
+        """Whether the interval leaves out 0: significant at 95 %, without a correction for several comparisons."""
         return self.low > 0 or self.high < 0
 
     @property
@@ -42,7 +42,7 @@ class Difference:
         on = f"on the same {self.samples:,} samples"
         if self.difference == self.low == self.high == 0:
             return f"{self.a} and {self.b} score the same on each of the same {self.samples:,} samples."
-        if not self.real:
+        if not self.significant:
             interval = f"{self.low:+.1f} to {self.high:+.1f}"
             return (
                 f"{self.a} and {self.b} cannot be told apart {on}: {self.difference:+.1f} points (95 % interval "
@@ -52,10 +52,10 @@ class Difference:
         if self.difference < 0:
             better, worse, low, high = worse, better, -high, -low
         gap = f"{abs(self.difference):.1f} points above {worse} {on} (95 % interval {low:.1f} to {high:.1f})"
-        return f"{better} is {gap}: the difference is real."
+        return f"{better} is {gap}: significant at 95 %, uncorrected."
 
 
-def difference(a: Run, b: Run, common: bool = False) -> Difference:
+def difference(a: ScoredRun, b: ScoredRun, common: bool = False) -> Difference:
     """Compare two runs. common: on the samples that both have, instead of refusing where one has others."""
     shared = [sample for sample in a.scores if sample in b.scores and _same(a.asked[sample], b.asked[sample])]
     if not shared or (not common and not len(shared) == len(a.scores) == len(b.scores)):
@@ -82,15 +82,15 @@ def against(outcomes: Iterable[Outcome], method: str = "eadp") -> list[Differenc
     """The method at each budget against all tokens and against every other setting at that budget, each pair once."""
     every = list(outcomes)
     found, done = [], []
-    for ours in (outcome for outcome in every if outcome.setting.method == method):
+    for ours in (outcome for outcome in every if outcome.spec.method == method):
         done.append(ours)
         there = [o for o in every if not any(o is each for each in done)]
-        others = [o for o in there if o.setting.method == ALL or o.setting.keep == ours.setting.keep]
-        found += [paired(str(ours.setting), str(other.setting), ours.right, other.right) for other in others]
+        others = [o for o in there if o.spec.method == ALL_TOKENS or o.spec.keep == ours.spec.keep]
+        found += [paired(str(ours.spec), str(other.spec), ours.right, other.right) for other in others]
     return found
 
 
-def pairs(a: str, b: str) -> list[tuple[Run, Run]]:
+def pairs(a: str, b: str) -> list[tuple[ScoredRun, ScoredRun]]:
     """What `eadp compare A B` compares. A and B are SOURCE or SOURCE:WORDS; B may be :WORDS, of the same source.
 
     Words choose the runs that have them all in their names: "eadp keep=0.125", "topk". One run on each side is a pair;
@@ -117,7 +117,7 @@ def _split(text: str) -> tuple[Path, str]:
     return Path(source), words
 
 
-def _chosen(source: Path, wanted: str) -> dict[str, Run]:
+def _chosen(source: Path, wanted: str) -> dict[str, ScoredRun]:
     """The runs of a source that have all the words in their names, by what else is in them."""
     every, words = runs(source), set(wanted.split())
     found = {
@@ -130,7 +130,7 @@ def _chosen(source: Path, wanted: str) -> dict[str, Run]:
     return found
 
 
-def _of(source: Path, run: Run) -> Run:
+def _of(source: Path, run: ScoredRun) -> ScoredRun:
     """With its source in its name."""
     return replace(run, name=f"{source}:{run.name}" if run.name else str(source))
 
@@ -140,12 +140,14 @@ def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def as_table(differences: Sequence[Difference]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, caption="significant: at 95 %, uncorrected")
     for column in ("A", "B"):
         table.add_column(column)
-    for column in ("samples", "mean A", "mean B", "A − B", "95 % interval", "real"):
+    for column in ("samples", "mean A", "mean B", "A − B", "95 % interval", "significant"):
         table.add_column(column, justify="right", no_wrap=True)
     for each in differences:
         means = [f"{each.samples:,}", f"{each.mean_a:.1f}", f"{each.mean_b:.1f}", f"{each.difference:+.1f}"]
-        table.add_row(each.a, each.b, *means, f"{each.low:+.1f} to {each.high:+.1f}", "yes" if each.real else "no")
+        table.add_row(
+            each.a, each.b, *means, f"{each.low:+.1f} to {each.high:+.1f}", "yes" if each.significant else "no"
+        )
     return table

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from eadp.evaluate import files
 from eadp.evaluate.provenance import provenance
+from eadp.utils.files import create_file, replace_file
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -58,7 +58,7 @@ class Journal:
             os.ftruncate(descriptor, _whole(samples.read_bytes()))
             if not started and not rank:
                 manifest["resumed"].append(provenance())
-                files.replace(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+                replace_file(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
             return cls(folder, manifest, descriptor)
         except BaseException:
             os.close(descriptor)
@@ -160,7 +160,7 @@ def _start(folder: Path, settings: Record) -> bool:
     if (folder / MANIFEST).exists():
         return False
     manifest = {**provenance(), "settings": settings, "seed": settings.get("seed"), "format": FORMAT, "resumed": []}
-    return files.create(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    return create_file(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
 def _as_json(content: Record) -> Record:

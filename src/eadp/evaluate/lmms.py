@@ -19,10 +19,11 @@ from loguru import logger
 from torch import distributed
 from tqdm import tqdm
 
-from eadp.evaluate.asking import Asking, Request, digest, totals, write
+from eadp.evaluate.harness_settings import HarnessSettings
 from eadp.evaluate.journal import Journal, Record
-from eadp.evaluate.model_settings import Settings
-from eadp.evaluate.pruned import Conversation, PrunedModel
+from eadp.evaluate.journaled_model import EvalRequest, JournaledModel, digest, totals, write
+from eadp.evaluate.pruned_model import PrunedModel
+from eadp.models.prompt import Conversation
 
 HARNESS = f"lmms-eval {version('lmms-eval')}"
 
@@ -59,25 +60,25 @@ class Eadp(lmms):
         if not str(batch_size).isdigit() or int(batch_size) < 1:
             raise ValueError(f"batch_size must be a number of prompts, such as 8, got {batch_size!r}")
         self.batch_size = int(batch_size)
-        self.settings = Settings.of(pretrained=pretrained, **arguments)
+        self.settings = HarnessSettings.of(pretrained=pretrained, **arguments)
         self._rank, self._world_size = (int(os.environ.get(name, at)) for name, at in (("RANK", 0), ("WORLD_SIZE", 1)))
         self.device = _device(device, self._world_size)
         self._side = side
         kept = {"harness": HARNESS, **self.settings.as_json()}
         opened = None if journal is None else Journal.open(Path(journal), kept, rank=self._rank)
-        self._asking: Asking | None = Asking(PrunedModel(self.settings, str(self.device)), opened)
+        self._journaled: JournaledModel | None = JournaledModel(PrunedModel(self.settings, str(self.device)), opened)
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult | str]:
-        if self._asking is None:
+        if self._journaled is None:
             raise RuntimeError("lmms-eval has cleaned this model up: make a new one")
         asked = self._requests([each for each in requests if not _padding(each)])
         with tqdm(total=len(asked), disable=self._rank != 0, desc="eadp") as bar:
-            records = self._asking.answer(asked, self.batch_size, bar.update)
+            records = self._journaled.answer(asked, self.batch_size, bar.update)
         self._side = self._side or _output_path(requests)
         answers = iter(zip(records, asked, strict=True))
         return ["" if _padding(each) else _result(*next(answers)) for each in requests]
 
-    def _requests(self, instances: Sequence[Instance]) -> list[Request]:
+    def _requests(self, instances: Sequence[Instance]) -> list[EvalRequest]:
         """A task may ask the same several times: each time is a sample of its own."""
         asked, times = [], Counter[str]()
         for instance in instances:
@@ -85,7 +86,9 @@ class Eadp(lmms):
             key = f"{task}/{split}/{number}/{digest(context, wishes)}"
             times[key] += 1
             name = key if times[key] == 1 else f"{key}#{times[key]}"
-            asked.append(Request(name, task, partial(self._read, to_messages, task, split, number), _wishes(wishes)))
+            asked.append(
+                EvalRequest(name, task, partial(self._read, to_messages, task, split, number), _wishes(wishes))
+            )
         return asked
 
     def _read(self, to_messages: Any, task: str, split: str, number: int) -> Conversation:
@@ -96,16 +99,16 @@ class Eadp(lmms):
 
     def clean(self) -> None:
         """Called on every rank when all is answered: report, and let go of the model and the journal."""
-        if self._asking is not None:
-            self._report(self._asking)
-            if self._asking.journal is not None:
-                self._asking.journal.close()
-            self._asking = None
+        if self._journaled is not None:
+            self._report(self._journaled)
+            if self._journaled.journal is not None:
+                self._journaled.journal.close()
+            self._journaled = None
         super().clean()
 
-    def _report(self, asking: Asking) -> None:
+    def _report(self, journaled: JournaledModel) -> None:
         """Into the harness's own results, and beside them."""
-        records, new = self._gathered(list(asking.records.values())), len(self._gathered(sorted(asking.new)))
+        records, new = self._gathered(list(journaled.records.values())), len(self._gathered(sorted(journaled.new)))
         if self._rank != 0 or not records:
             return
         found = totals(records)
@@ -161,7 +164,7 @@ def _until(given: dict[str, Any]) -> list[str]:
     return [end for end in ([until] if isinstance(until, str) else until) if end and end != BLANK_LINE]
 
 
-def _result(record: Record, request: Request) -> GenerationResult:
+def _result(record: Record, request: EvalRequest) -> GenerationResult:
     text = record["answer"]
     for end in request.wishes["until"]:
         text = text.split(end)[0]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 
 from eadp.core import Relevance
+from eadp.core.boxes import cells_in_boxes
+from eadp.models.prompt import build_inputs
 from eadp.pocket import guide as pocket_guide
 from eadp.pocket import load
 from eadp.pocket.samples import samples
@@ -51,9 +52,9 @@ def pointing(total: int, split: Split = "test", sign: float | None = None, **set
         for sample in samples(split, total):
             if not sample.boxes:
                 continue
-            model(**processor(images=sample.image, text=sample.prompt, return_tensors="pt"), logits_to_keep=1)
+            model(**build_inputs(processor, [sample.image], [sample.question]), logits_to_keep=1)
             relevance = cast(Relevance, pruned.last[0].relevance)
-            inside = _inside(pruned.pictures[0].grids[0], sample.boxes)
+            inside = cells_in_boxes(pruned.pictures[0].grids[0], sample.boxes)
             found.ratios.append((relevance.score[inside].mean() / relevance.score[~inside].mean()).item())
             if relevance.words is not None:
                 content = torch.tensor([word.lower().strip(" ?.,") in CONTENT for word in relevance.words])
@@ -61,12 +62,3 @@ def pointing(total: int, split: Split = "test", sign: float | None = None, **set
                     lower = relevance.word_entropy[content].mean() < relevance.word_entropy[~content].mean()
                     found.ordered.append(bool(lower))
     return found
-
-
-def _inside(grid: tuple[int, int], boxes: Sequence[tuple[float, float, float, float]]) -> torch.Tensor:
-    """N, true for the cells whose centre lies in one of the boxes."""
-    y, x = torch.meshgrid(*((torch.arange(side) + 0.5) / side for side in grid), indexing="ij")
-    there = torch.zeros(grid, dtype=torch.bool)
-    for top, left, bottom, right in boxes:
-        there |= (y >= top) & (y < bottom) & (x >= left) & (x < right)
-    return there.flatten()

@@ -13,6 +13,7 @@ from transformers.video_utils import VideoMetadata, load_video
 
 from eadp.models import family_of
 from eadp.models.qwen import Qwen2_5_VL
+from eadp.utils.images import make_square, read_image, spread_evenly
 
 READERS = {"torchcodec": "torchcodec", "pyav": "av", "decord": "decord", "opencv": "cv2"}
 """What reads clips, and the package that it takes; the first that is there does it."""
@@ -43,26 +44,14 @@ class Clip(NamedTuple):
     metadata: VideoMetadata
 
 
-def picture(given: Any, square: Square | None = None) -> Image.Image:
+def load_image(given: Any, square: Square | None = None) -> Image.Image:
     """An image, or the path of one; made into a square where one is given."""
-    image = given if isinstance(given, Image.Image) else Image.open(given)
-    image = image.convert("RGB")
-    if square is None:
-        return image
-    if square.colour is not None:
-        image = _padded(image, square.colour)
-    return image if square.side is None else image.resize((square.side, square.side), Image.Resampling.BICUBIC)
+    # As the harnesses' own models read it: not turned upright, of any size.
+    image = given.convert("RGB") if isinstance(given, Image.Image) else read_image(given, upright=False, limited=False)
+    return image if square is None else make_square(image, square.side, square.colour)
 
 
-def _padded(image: Image.Image, colour: Colour) -> Image.Image:
-    """In the middle of a square of its longer side."""
-    side = max(image.size)
-    whole = Image.new("RGB", (side, side), colour)
-    whole.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
-    return whole
-
-
-def clip(given: Any, frames: int, start: float | None = None, end: float | None = None) -> Clip:
+def load_clip(given: Any, frames: int, start: float | None = None, end: float | None = None) -> Clip:
     """`frames` frames, evenly from the first to the last, of the path of a clip between two seconds, or of its frames.
 
     A clip with fewer has them all.
@@ -71,8 +60,8 @@ def clip(given: Any, frames: int, start: float | None = None, end: float | None 
         return Clip(*_read(str(given), frames, start, end))
     if not isinstance(given, Sequence | np.ndarray) or not len(given):
         raise ValueError(f"a clip is a path or a sequence of frames, got {type(given).__name__}")
-    picks = evenly(0, len(given), frames)
-    stack = np.stack([np.asarray(picture(given[i]) if isinstance(given, Sequence) else given[i]) for i in picks])
+    picks = spread_evenly(0, len(given), frames)
+    stack = np.stack([np.asarray(load_image(given[i]) if isinstance(given, Sequence) else given[i]) for i in picks])
     return Clip(stack, VideoMetadata(total_num_frames=len(given), fps=None, frames_indices=picks.tolist()))
 
 
@@ -85,16 +74,9 @@ def _read(path: Any, frames: int, start: float | None, end: float | None) -> Any
         total, rate = metadata.total_num_frames, metadata.fps or 0.0
         first = 0 if start is None else min(int(start * rate), total - 1)
         last = total if end is None else max(first + 1, min(int(end * rate) + 1, total))
-        return evenly(first, last, frames)
+        return spread_evenly(first, last, frames)
 
     return load_video(path, backend=reader, sample_indices_fn=sample)
-
-
-def evenly(first: int, last: int, count: int) -> np.ndarray:
-    """`count` of the numbers first … last − 1, the ends among them; all where there are no more."""
-    if last - first <= count:
-        return np.arange(first, last)
-    return np.linspace(first, last - 1, count).round().astype(int)
 
 
 def square_of(model: Any, processor: Any, resolution: int | None, square: str, pad_colour: str) -> Square | None:

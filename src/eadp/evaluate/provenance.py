@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import eadp
+from eadp._version import __version__
 
 PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "lmms-eval", "ms-vlmeval")
 """Whose versions can change a result."""
@@ -18,7 +18,7 @@ PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "lmms-eval", "ms-vlm
 def provenance() -> dict[str, Any]:
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), "eadp": eadp.__version__, **_packages()},
+        "versions": {"python": platform.python_version(), "eadp": __version__, **_packages()},
         "git": _git(),
     }
 
@@ -35,7 +35,7 @@ def _packages() -> dict[str, str]:
 
 def _git() -> dict[str, Any] | None:
     """Commit of the checkout that eadp runs from, and whether files of it were changed; None outside of one."""
-    ours = Path(eadp.__file__)
+    ours = Path(__file__)
 
     def ask(*arguments: str) -> str:
         command = ["git", "-C", str(ours.parent), *arguments]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eadp.evaluate.journal import MANIFEST, Journal, Record
-from eadp.evaluate.setting import Setting
+from eadp.method_spec import MethodSpec
 
 SAME = ("kind", "question", "expected")
 """Fields of a record that say what was asked: where two runs have them, they must agree."""
@@ -27,7 +27,7 @@ Placed = tuple[str, str, Record]
 
 
 @dataclass(frozen=True)
-class Run:
+class ScoredRun:
     """The scores of one setting (or one task of a harness), by sample; asked: what each sample was, as far as known."""
 
     name: str
@@ -35,13 +35,13 @@ class Run:
     asked: dict[str, dict[str, Any]]
 
     @classmethod
-    def of(cls, name: str, scores: Sequence[float]) -> Run:
+    def of(cls, name: str, scores: Sequence[float]) -> ScoredRun:
         """Of questions that are told apart by their numbers."""
         by_number = {str(number): float(score) for number, score in enumerate(scores)}
         return cls(name, by_number, {number: {} for number in by_number})
 
 
-def runs(source: Path) -> dict[str, Run]:
+def runs(source: Path) -> dict[str, ScoredRun]:
     """The runs in a folder of results (manifest.json, samples*.jsonl), in a folder that lmms-eval logged its samples
     into, or in a results.json of `eadp eval`.
 
@@ -53,11 +53,11 @@ def runs(source: Path) -> dict[str, Run]:
     return found
 
 
-def runs_so_far(source: Path) -> dict[str, Run]:
+def runs_so_far(source: Path) -> dict[str, ScoredRun]:
     """The same, and {} where there are none."""
-    found: dict[str, Run] = {}
+    found: dict[str, ScoredRun] = {}
     for name, sample, record in _reader(source)(source):
-        run = found.setdefault(name, Run(name, {}, {}))
+        run = found.setdefault(name, ScoredRun(name, {}, {}))
         run.scores[sample] = _score(source, record)
         run.asked[sample] = {field: record[field] for field in SAME if field in record}
     return found
@@ -81,9 +81,9 @@ def _journal(folder: Path) -> Iterator[Placed]:
     for record in Journal.read(folder)[1]:
         key = str(record["key"])
         if "benchmark" in record:
-            setting, _, benchmark = key.rpartition("/")
+            spec, _, benchmark = key.rpartition("/")
             for task, sample, scored in _journal((folder / record["journal"]).parent):
-                yield f"{setting} {benchmark}", f"{task}/{sample}", scored
+                yield f"{spec} {benchmark}", f"{task}/{sample}", scored
             continue
         name = str(record["task"]) if "task" in record else key.rpartition("/")[0] if "method" in record else ""
         yield name, key.removeprefix(f"{name}/"), record
@@ -94,7 +94,7 @@ def _results(path: Path) -> Iterator[Placed]:
     if "outcomes" not in content:
         raise ValueError(f"{path} has no outcomes: it is not a results.json of `eadp eval`")
     for outcome in content["outcomes"]:
-        name = Setting(outcome["method"], outcome["keep"], outcome["options"]).key
+        name = MethodSpec(outcome["method"], outcome["keep"], outcome["options"]).key
         asked = zip(outcome["right"], content["kinds"], content["expected"], strict=True)
         for number, (right, kind, expected) in enumerate(asked):
             yield name, str(number), {"right": right, "kind": kind, "expected": expected}

@@ -4,50 +4,50 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eadp.evaluate import paper
+from eadp import paper
 from eadp.evaluate.compare import Difference, difference, scale
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.scores import Run, runs_so_far
-from eadp.evaluate.setting import PRESET, Budget, Setting, grid, parse
-from eadp.evaluate.statistics import mean_interval
-from eadp.methods.base import REGISTRY
+from eadp.evaluate.scores import ScoredRun, runs_so_far
+from eadp.method_spec import PRESET, Budget, MethodSpec, build_specs, parse_method
+from eadp.methods import get_method_class
+from eadp.utils.statistics import mean_interval
 
 if TYPE_CHECKING:
-    from eadp.evaluate.suites import Ran
+    from eadp.evaluate.suites import SuiteResult
 
 Values = dict[str, list[Any]]
 """What is tried of each setting."""
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """A place in a sweep: what is changed, and the setting that this makes."""
 
     changed: dict[str, Any]
-    setting: Setting
+    spec: MethodSpec
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """base: nothing changed. blocks: one for each setting that is tried, or one for all combinations."""
 
-    base: Setting
-    blocks: list[list[Point]]
+    base: MethodSpec
+    blocks: list[list[SweepPoint]]
 
     @property
-    def settings(self) -> list[Setting]:
+    def specs(self) -> list[MethodSpec]:
         """All that has to be run, each once."""
-        every = [self.base, *(point.setting for block in self.blocks for point in block)]
-        return list({setting.key: setting for setting in every}.values())
+        every = [self.base, *(point.spec for block in self.blocks for point in block)]
+        return list({spec.key: spec for spec in every}.values())
 
 
 @dataclass(frozen=True)
-class Tried:
+class SweepResult:
     """What a point gave on one benchmark.
 
     scores:  mean score of the samples with its 95 % interval; None where the harness keeps no scores of samples.
@@ -55,14 +55,14 @@ class Tried:
     figure:  what the harness reports, in the benchmark's own measure; None where it is the mean of the scores anyway.
     """
 
-    point: Point
+    point: SweepPoint
     is_base: bool
     scores: tuple[float, float, float] | None
     against: Difference | None
     figure: float | None = None
 
 
-Blocks = list[list[Tried]]
+Blocks = list[list[SweepResult]]
 
 
 def over(texts: Sequence[str]) -> Values:
@@ -85,7 +85,9 @@ def _values(text: str) -> list[Any]:
         return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def plan(method: str, keep: Budget | None, options: Mapping[str, Any], values: Values, combined: bool = False) -> Plan:
+def plan(
+    method: str, keep: Budget | None, options: Mapping[str, Any], values: Values, combined: bool = False
+) -> SweepPlan:
     """What to run; every setting is checked.
 
     options:  changed everywhere.
@@ -94,44 +96,44 @@ def plan(method: str, keep: Budget | None, options: Mapping[str, Any], values: V
     if not values:
         raise ValueError("nothing to try: give --over beta=0,0.5,2")
 
-    def point(changed: dict[str, Any]) -> Point:
-        return Point(changed, _setting(method, keep, {**options, **changed}))
+    def point(changed: dict[str, Any]) -> SweepPoint:
+        return SweepPoint(changed, _build_spec(method, keep, {**options, **changed}))
 
     if combined:
         blocks = [[point(dict(zip(values, each, strict=True))) for each in product(*values.values())]]
     else:
         blocks = [[point({name: value}) for value in tried] for name, tried in values.items()]
-    return Plan(_setting(method, keep, options), blocks)
+    return SweepPlan(_build_spec(method, keep, options), blocks)
 
 
-def _setting(method: str, keep: Budget | None, options: Mapping[str, Any]) -> Setting:
+def _build_spec(method: str, keep: Budget | None, options: Mapping[str, Any]) -> MethodSpec:
     """Without what is the default anyway: a setting is run once, however it is written. A preset has other defaults,
     which depend on the model: with one everything stays as it is written."""
-    bare, given = parse(method, {"keep": keep, **options})
-    defaults = {each.name: each.default for each in fields(REGISTRY[bare])} if bare in REGISTRY else {}
+    bare, given = parse_method(method, {"keep": keep, **options})
+    defaults = get_method_class(bare).default_settings()
     for name, value in options.items():
         if isinstance(defaults.get(name), int | float) and not isinstance(value, int | float):
             raise ValueError(f"{name} of {bare} is a number, {defaults[name]} by default, got {value!r}")
     budget = given.pop("keep")
     if PRESET not in given:
         given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
-    return grid([bare], [budget], {"": given})[0]
+    return build_specs([bare], [budget], {"": given})[0]
 
 
-def results(plan: Plan, runs: Mapping[str, Run], figures: Mapping[str, float] | None = None) -> Blocks:
+def results(plan: SweepPlan, runs: Mapping[str, ScoredRun], figures: Mapping[str, float] | None = None) -> Blocks:
     """runs, figures: by the keys of the plan's settings."""
     base = runs.get(plan.base.key)
 
-    def tried(point: Point) -> Tried:
-        key = point.setting.key
+    def tried(point: SweepPoint) -> SweepResult:
+        key = point.spec.key
         against = difference(runs[key], base) if base and key in runs else None
         figure = None if figures is None else figures.get(key)
-        return Tried(point, key == plan.base.key, _mean(runs[key]) if key in runs else None, against, figure)
+        return SweepResult(point, key == plan.base.key, _mean(runs[key]) if key in runs else None, against, figure)
 
     return [[tried(point) for point in block] for block in plan.blocks]
 
 
-def _mean(run: Run) -> tuple[float, float, float]:
+def _mean(run: ScoredRun) -> tuple[float, float, float]:
     values = list(run.scores.values())
     low, high = mean_interval(values)
     by = scale(values)
@@ -139,21 +141,21 @@ def _mean(run: Run) -> tuple[float, float, float]:
 
 
 def on_pocket(
-    plan: Plan, samples: int, model: str, folder: Path, progress: Callable[[int], None] = lambda answers: None
+    plan: SweepPlan, samples: int, model: str, folder: Path, progress: Callable[[int], None] = lambda answers: None
 ) -> dict[str, Blocks]:
     """Ask the pocket benchmark's questions under every setting of the plan, or find the answers in the folder."""
-    from eadp.evaluate import pocket
+    from eadp.evaluate import pocket_benchmark
 
-    with Journal.open(folder, pocket.identity(model)) as journal:
-        found = pocket.evaluate(plan.settings, samples, progress=progress, model=model, journal=journal)
-    return {"pocket": results(plan, {o.setting.key: Run.of(o.setting.key, o.right) for o in found.outcomes})}
+    with Journal.open(folder, pocket_benchmark.identity(model)) as journal:
+        found = pocket_benchmark.evaluate(plan.specs, samples, progress=progress, model=model, journal=journal)
+    return {"pocket": results(plan, {o.spec.key: ScoredRun.of(o.spec.key, o.right) for o in found.outcomes})}
 
 
-def on_suite(plan: Plan, ran: Ran) -> dict[str, Blocks]:
+def on_suite(plan: SweepPlan, ran: SuiteResult) -> dict[str, Blocks]:
     """What a suite gave for the plan's settings, by benchmark."""
     scored, found = runs_so_far(ran.plan.out), {}
     for benchmark in ran.plan.benchmarks:
-        values = {setting.key: ran.value(setting, benchmark) for setting in plan.settings}
+        values = {spec.key: ran.value(spec, benchmark) for spec in plan.specs}
         runs = {key: scored[name] for key in values if (name := f"{key} {benchmark.name}") in scored}
         found[benchmark.name] = results(plan, runs, {key: value for key, value in values.items() if value is not None})
     return found

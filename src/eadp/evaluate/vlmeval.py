@@ -16,10 +16,11 @@ from vlmeval.config import supported_VLM
 from vlmeval.smp.file import RUN_STATUS_NAME
 from vlmeval.vlm.base import BaseModel
 
-from eadp.evaluate.asking import Asking, Request, digest, write
+from eadp.evaluate.harness_settings import HarnessSettings
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.model_settings import Settings
-from eadp.evaluate.pruned import Conversation, PrunedModel
+from eadp.evaluate.journaled_model import EvalRequest, JournaledModel, digest, write
+from eadp.evaluate.pruned_model import PrunedModel
+from eadp.models.prompt import Conversation
 
 HARNESS = f"VLMEvalKit (ms-vlmeval {version('ms-vlmeval')})"
 
@@ -30,16 +31,16 @@ class Eadp(BaseModel):
     INTERLEAVE = True
     VIDEO_LLM = True
 
-    def __init__(self, asking: Asking, wishes: dict[str, Any]) -> None:
+    def __init__(self, journaled: JournaledModel, wishes: dict[str, Any]) -> None:
         super().__init__()
-        self._asking, self._wishes = asking, wishes
-        self.nframe = asking.model.settings.frames
+        self._journaled, self._wishes = journaled, wishes
+        self.nframe = journaled.model.settings.frames
         """Of a clip; the harness puts the data set's own number here, where that has one."""
 
     def generate_inner(self, message: list[dict[str, str]], dataset: str | None = None) -> str:
         key = f"{dataset}/{digest([_identity(part) for part in message], self._wishes, self.nframe)}"
-        request = Request(key, str(dataset), lambda: self._conversation(message), self._wishes)
-        return self._asking.answer([request])[0]["answer"]
+        request = EvalRequest(key, str(dataset), lambda: self._conversation(message), self._wishes)
+        return self._journaled.answer([request])[0]["answer"]
 
     def _conversation(self, message: list[dict[str, str]]) -> Conversation:
         parts: dict[str, list[dict[str, Any]]] = {}
@@ -60,7 +61,7 @@ def _identity(part: dict[str, str]) -> list[str]:
 
 def evaluate(
     data: Sequence[str],
-    settings: Settings,
+    settings: HarnessSettings,
     out: Path,
     *,
     journal: Path | None = None,
@@ -81,16 +82,16 @@ def evaluate(
     folder = out / name
     kept = {"harness": HARNESS, **settings.as_json(), "wishes": wishes}
     with Journal.open(journal or folder / "journal", kept, rank=rank) as opened:
-        asking = Asking(PrunedModel(settings, device), opened)
+        journaled = JournaledModel(PrunedModel(settings, device), opened)
         # The harness gives some models options of their own, by their names.
-        supported_VLM[name] = lambda **options: Eadp(asking, wishes)
+        supported_VLM[name] = lambda **options: Eadp(journaled, wishes)
         try:
             _run(data, name, out, arguments)
         finally:
             del supported_VLM[name]
         if rank:
             return []
-        return write(folder, settings, opened.records(), len(asking.new), HARNESS)
+        return write(folder, settings, opened.records(), len(journaled.new), HARNESS)
 
 
 def _run(data: Sequence[str], model: str, out: Path, arguments: Sequence[str]) -> None:

@@ -16,23 +16,23 @@ import torch
 from transformers import StoppingCriteria
 
 from eadp.core.trace import listening
-from eadp.measure.figures import Figure, figure
+from eadp.measure.op_counts import OperationCounts, count_operations
 from eadp.measure.stopwatch import PRUNER, Clock, Stopwatch, name_model_parts
-from eadp.measure.tally import Tally, tally
+from eadp.method_spec import ALL_TOKENS
 from eadp.methods import Method
 from eadp.models import family_of
 from eadp.runtime import attach
 from eadp.runtime.hooks import Hooks
+from eadp.utils.statistics import MedianInterval, median_interval
 
 if TYPE_CHECKING:
     from eadp.models.guides import Guide
 
-UNPRUNED = "all tokens"
 TIMES = ("prefill", "first_token", "decode", "latency")
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """What is measured: a method with its budget, made by a preset or not, or the unpruned model (None)."""
 
     method: Method | None = None
@@ -42,7 +42,7 @@ class Row:
     def name(self) -> str:
         """As it is written on a command line: eadp, eadp:published."""
         if self.method is None:
-            return UNPRUNED
+            return ALL_TOKENS
         return self.method.name if self.preset is None else f"{self.method.name}:{self.preset}"
 
     @property
@@ -54,7 +54,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Run:
+class BenchRun:
     """One row on one sample, times in milliseconds.
 
     prefill:     from the call of `generate` to the end of the model's first forward.
@@ -87,19 +87,19 @@ class Run:
 class Measured:
     """A row's runs, round by round, and what it takes whatever the machine, on the first sample."""
 
-    row: Row
-    runs: list[Run]
-    tally: Tally
+    row: BenchRow
+    runs: list[BenchRun]
+    operations: OperationCounts
 
     def values(self, name: str) -> list[float]:
         return [value for run in self.runs if (value := getattr(run, name)) is not None]
 
-    def part(self, name: str) -> Figure:
-        return figure([run.parts[name] for run in self.runs])
+    def part(self, name: str) -> MedianInterval:
+        return median_interval([run.parts[name] for run in self.runs])
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     """rows: the unpruned model first."""
 
     model: str
@@ -112,15 +112,15 @@ class Report:
     def base(self) -> Measured:
         return self.rows[0]
 
-    def ratio(self, row: Measured, name: str) -> Figure | None:
+    def ratio(self, row: Measured, name: str) -> MedianInterval | None:
         """To the unpruned model, round by round, so that a machine that is busy for a while slows both."""
         pairs = zip(row.values(name), self.base.values(name), strict=True)
         ratios = [value / base for value, base in pairs]
-        return figure(ratios) if ratios else None
+        return median_interval(ratios) if ratios else None
 
     def expected(self, row: Measured) -> float:
         """The ratio of the prefills that the multiply-adds say."""
-        return row.tally.multiply_adds / self.base.tally.multiply_adds
+        return row.operations.multiply_adds / self.base.operations.multiply_adds
 
     def reached(self, row: Measured) -> float:
         """How much of the speed-up that the multiply-adds say is there: measured over expected."""
@@ -144,7 +144,7 @@ def bench(
     name: str,
     model: Any,
     processor: Any,
-    methods: Sequence[Method | Row],
+    methods: Sequence[Method | BenchRow],
     samples: Iterable[Any],
     *,
     clock: Clock,
@@ -152,25 +152,25 @@ def bench(
     new_tokens: int = 16,
     warmup: int = 1,
     progress: Callable[[], None] = lambda: None,
-) -> Report:
+) -> BenchReport:
     """Measure all methods and the unpruned model on the same samples.
 
     samples: inputs of the model, one prompt each. Everything is counted on the first, before any is timed; the first
     `warmup` do not count.
     progress is told after each run.
     """
-    rows = [Row(), *(each if isinstance(each, Row) else Row(each) for each in methods)]
-    runs: list[list[Run]] = [[] for _ in rows]
-    tallies: list[Tally] = []
-    bed = _Bed(model, processor, guide, clock, new_tokens)
+    rows = [BenchRow(), *(each if isinstance(each, BenchRow) else BenchRow(each) for each in methods)]
+    runs: list[list[BenchRun]] = [[] for _ in rows]
+    counted: list[OperationCounts] = []
+    bench_ = _Bench(model, processor, guide, clock, new_tokens)
     with torch.inference_mode(), name_model_parts(model):
         for round_, inputs in enumerate(samples):
             inputs = inputs.to(model.device, model.dtype)
             if not round_:
-                tallies = [bed.tally(row, inputs) for row in rows]
-            these: dict[int, Run] = {}
+                counted = [bench_.count_operations(row, inputs) for row in rows]
+            these: dict[int, BenchRun] = {}
             for index in list(range(len(rows)))[:: -1 if round_ % 2 else 1]:
-                these[index] = bed.run(rows[index], inputs)
+                these[index] = bench_.run(rows[index], inputs)
                 progress()
             # Placeholders count newlines too, which the methods tell apart.
             if len(rows) > 1:
@@ -182,11 +182,11 @@ def bench(
     if not runs[0]:
         raise ValueError(f"there is nothing to measure: the samples are no more than the {warmup} for warming up")
     weights = sum(weight.nbytes for weight in model.parameters())
-    measured = [Measured(*each) for each in zip(rows, runs, tallies, strict=True)]
-    return Report(name, clock.name, new_tokens, weights, measured)
+    measured = [Measured(*each) for each in zip(rows, runs, counted, strict=True)]
+    return BenchReport(name, clock.name, new_tokens, weights, measured)
 
 
-class _Bed:
+class _Bench:
     """One model on which rows take turns."""
 
     def __init__(self, model: Any, processor: Any, guide: Guide | None, clock: Clock, new_tokens: int) -> None:
@@ -199,11 +199,11 @@ class _Bed:
         tokens = (getattr(config, f"{modality}_token_id", None) for modality in ("image", "video"))
         self.placeholders = torch.tensor([token for token in tokens if token is not None], device=model.device)
 
-    def tally(self, row: Row, inputs: Any) -> Tally:
+    def count_operations(self, row: BenchRow, inputs: Any) -> OperationCounts:
         with self._pruned(row):
-            return tally(lambda: self._generate(inputs, 1))
+            return count_operations(lambda: self._generate(inputs, 1))
 
-    def run(self, row: Row, inputs: Any) -> Run:
+    def run(self, row: BenchRow, inputs: Any) -> BenchRun:
         hooks, ends = Hooks(), _Ends()
         with self._pruned(row) as pruned, hooks:
             watch = Stopwatch(self.clock)
@@ -214,7 +214,7 @@ class _Bed:
             selections = [] if pruned is None else pruned.last
             visual = int(torch.isin(inputs["input_ids"], self.placeholders).sum())
             decode = self.clock.between(first.stamp, last) / (self.new_tokens - 1) if self.new_tokens > 1 else None
-            return Run(
+            return BenchRun(
                 prefill=watch.total,
                 first_token=self.clock.between(watch.start, first.stamp),
                 decode=decode,
@@ -227,7 +227,7 @@ class _Bed:
                 layer_mean=sum(selection.tokens_layer_mean for selection in selections) or float(visual),
             )
 
-    def _pruned(self, row: Row) -> Any:
+    def _pruned(self, row: BenchRow) -> Any:
         if self.guide is not None:
             self.guide.forget()
         if row.method is None:

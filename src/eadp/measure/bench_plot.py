@@ -6,20 +6,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from eadp.measure.bench import Measured, Report
+from eadp.measure.bench import BenchReport, Measured
 from eadp.measure.bench_setup import read_outcomes
 from eadp.measure.stopwatch import PARTS
+from eadp.utils.palette import BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILLION, YELLOW
 
-COLOURS = dict(
-    zip(
-        PARTS,
-        ("#999999", "#CC79A7", "#E69F00", "#F0E442", "#009E73", "#0072B2", "#56B4E9", "#D55E00", "#DDDDDD"),
-        strict=True,
-    )
-)
+_COLOURS = ("#999999", PURPLE, ORANGE, YELLOW, GREEN, BLUE, SKY_BLUE, VERMILLION, "#dddddd")
+COLOURS = dict(zip(PARTS, _COLOURS, strict=True))
+"""By part of the prefill; grey for the parts that pruning does not touch."""
 
 
-def draw(report: Report, path: Path, accuracy: Path | None = None) -> Path:
+def draw(report: BenchReport, path: Path, accuracy: Path | None = None) -> Path:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -39,7 +36,7 @@ def draw(report: Report, path: Path, accuracy: Path | None = None) -> Path:
     return path
 
 
-def _stacked(axis: Any, report: Report) -> None:
+def _stacked(axis: Any, report: BenchReport) -> None:
     whole = median(report.base.values("prefill"))
     labels = [str(row.row) for row in report.rows]
     left = [0.0] * len(report.rows)
@@ -53,7 +50,7 @@ def _stacked(axis: Any, report: Report) -> None:
     axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-def _against_latency(axis: Any, report: Report, points: list[tuple[Measured, float]]) -> None:
+def _against_latency(axis: Any, report: BenchReport, points: list[tuple[Measured, float]]) -> None:
     methods: dict[str, list[tuple[float, float]]] = {}
     for row, right in points:
         ratio = report.ratio(row, "latency")
@@ -66,7 +63,7 @@ def _against_latency(axis: Any, report: Report, points: list[tuple[Measured, flo
     axis.legend(frameon=False, fontsize=8)
 
 
-def accuracies(report: Report, path: Path) -> list[tuple[Measured, float]]:
+def accuracies(report: BenchReport, path: Path) -> list[tuple[Measured, float]]:
     """The rows whose accuracy a results.json of `eadp eval` knows: the same method with as many tokens left."""
     found = [
         (row, right)

@@ -12,53 +12,54 @@ from typing import Any
 
 from rich.table import Table
 
-from eadp.measure.bench import TIMES, Measured, Report
-from eadp.measure.figures import figure
-from eadp.measure.footprint import said
+from eadp.architectures.memory import format_bytes
+from eadp.measure.bench import TIMES, BenchReport, Measured
 from eadp.measure.machine import machine
 from eadp.measure.stopwatch import PARTS
+from eadp.utils.statistics import median_interval
+from eadp.utils.tables import NOTHING, format_markdown
 
 LABELS = {"prefill": "prefill", "first_token": "first token", "decode": "a token", "latency": "whole answer"}
 
 
-def ratios(report: Report) -> tuple[list[str], list[list[str]]]:
+def ratios(report: BenchReport) -> tuple[list[str], list[list[str]]]:
     """Head and lines: times as ratios to the unpruned model, with 95 % intervals."""
     lines = []
     for row in report.rows:
         times = [report.ratio(row, name) for name in TIMES]
-        told = ["–" if time is None else "1" if row is report.base else f"{time:.2f}" for time in times]
+        told = [NOTHING if time is None else "1" if row is report.base else f"{time:.2f}" for time in times]
         counts = [f"{median(row.values(name)):.0f}" for name in ("after", "sent")]
         lines.append([str(row.row), *counts, *told])
     return ["row", "patches", "sent", *(LABELS[name] for name in TIMES)], lines
 
 
-def counts(report: Report) -> tuple[list[str], list[list[str]]]:
+def counts(report: BenchReport) -> tuple[list[str], list[list[str]]]:
     """Head and lines: what is counted, as ratios, and how much of it the time follows."""
     head = ["row", "layer mean", "multiply-adds", "speed-up reached", "pruner's share", "KV cache", "peak memory"]
     lines = []
     for row in report.rows:
         first = row is report.base
         cache = median(row.values("cache_bytes")) / median(report.base.values("cache_bytes"))
-        memory = row.tally.peak_bytes / report.base.tally.peak_bytes
+        memory = row.operations.peak_bytes / report.base.operations.peak_bytes
         told = [f"{ratio:.2f}" for ratio in (report.expected(row), cache, memory)]
         shares = [f"{report.reached(row):.0%}", f"{median(row.values('pruner_share')):.1%}"]
-        line = ["1", "–", "–", "1", "1"] if first else [told[0], *shares, *told[1:]]
+        line = ["1", NOTHING, NOTHING, "1", "1"] if first else [told[0], *shares, *told[1:]]
         lines.append([str(row.row), f"{median(row.values('layer_mean')):.0f}", *line])
     return head, lines
 
 
-def absolute(report: Report) -> tuple[list[str], list[list[str]]]:
+def absolute(report: BenchReport) -> tuple[list[str], list[list[str]]]:
     """Head and lines: milliseconds with 95 % intervals, and bytes."""
     head = ["row", *(f"{LABELS[name]}, ms" for name in TIMES), "KV cache", "peak memory", "multiply-adds"]
     lines = []
     for row in report.rows:
-        times = [f"{figure(values):.1f}" if (values := row.values(name)) else "–" for name in TIMES]
-        sizes = [said(median(row.values("cache_bytes"))), said(row.tally.peak_bytes)]
-        lines.append([str(row.row), *times, *sizes, f"{row.tally.multiply_adds / 1e9:,.1f} G"])
+        times = [f"{median_interval(values):.1f}" if (values := row.values(name)) else NOTHING for name in TIMES]
+        sizes = [format_bytes(median(row.values("cache_bytes"))), format_bytes(row.operations.peak_bytes)]
+        lines.append([str(row.row), *times, *sizes, f"{row.operations.multiply_adds / 1e9:,.1f} G"])
     return head, lines
 
 
-def by_part(report: Report) -> tuple[list[str], list[list[str]]]:
+def by_part(report: BenchReport) -> tuple[list[str], list[list[str]]]:
     """Head and lines: medians of each part of the prefill in milliseconds."""
     lines = [[str(row.row), *(f"{row.part(name).median:.2f}" for name in PARTS)] for row in report.rows]
     return ["row", *PARTS], lines
@@ -72,18 +73,18 @@ TABLES = {
 }
 
 
-def caption(report: Report) -> str:
+def caption(report: BenchReport) -> str:
     unit = "CPU time of the process" if report.clock == "cpu" else "wall time"
     return (
         f"{len(report.base.runs)} rounds, {unit}, {report.new_tokens} new tokens. Every row: the whole of "
         "model.generate, vision tower included, on inputs that are ready. Patches: visual tokens left in the end; "
         "sent: these and newlines. Speed-up reached: of the one that the multiply-adds say. Peak memory: tensors "
         "alive at once in the prefill, beside the weights "
-        f"({said(report.weight_bytes)}); compiled kernels and allocator not counted."
+        f"({format_bytes(report.weight_bytes)}); compiled kernels and allocator not counted."
     )
 
 
-def as_tables(report: Report) -> list[Table]:
+def as_tables(report: BenchReport) -> list[Table]:
     tables = []
     for title, make in TABLES.items():
         head, lines = make(report)
@@ -95,17 +96,16 @@ def as_tables(report: Report) -> list[Table]:
     return tables
 
 
-def as_markdown(report: Report) -> str:
+def as_markdown(report: BenchReport) -> str:
     parts = [f"# {report.model}", caption(report)]
     for title, make in TABLES.items():
         head, lines = make(report)
-        rows = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *lines]]
-        parts += [f"## {title[0].upper()}{title[1:]}", "\n".join(rows)]
+        parts += [f"## {title[0].upper()}{title[1:]}", format_markdown(head, lines)]
     parts += [f"**Warning:** {warning}." for warning in report.warnings]
     return "\n\n".join(parts) + "\n"
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: BenchReport) -> dict[str, Any]:
     return {
         "benchmark": "time",
         "machine": machine(),
@@ -119,19 +119,19 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _row(report: Report, row: Measured) -> dict[str, Any]:
+def _row(report: BenchReport, row: Measured) -> dict[str, Any]:
     ratios = {name: report.ratio(row, name) for name in TIMES}
     return {
         "method": row.row.name,
         "keep": row.row.keep,
         "ratio": {name: None if ratio is None else asdict(ratio) for name, ratio in ratios.items()},
-        "ms": {name: asdict(figure(row.values(name))) for name in TIMES if row.values(name)},
+        "ms": {name: asdict(median_interval(row.values(name))) for name in TIMES if row.values(name)},
         "parts_ms": {name: asdict(row.part(name)) for name in PARTS},
-        "pruner_share": asdict(figure(row.values("pruner_share"))),
-        "multiply_adds": row.tally.multiply_adds,
+        "pruner_share": asdict(median_interval(row.values("pruner_share"))),
+        "multiply_adds": row.operations.multiply_adds,
         "multiply_adds_ratio": report.expected(row),
         "speed_up_reached": report.reached(row),
-        "peak_bytes": row.tally.peak_bytes,
+        "peak_bytes": row.operations.peak_bytes,
         "cache_bytes": median(row.values("cache_bytes")),
         "visual_tokens": median(row.values("visual")),
         "tokens_after": median(row.values("after")),
@@ -141,7 +141,7 @@ def _row(report: Report, row: Measured) -> dict[str, Any]:
     }
 
 
-def write(report: Report, folder: Path, accuracy: Path | None = None) -> list[Path]:
+def write(report: BenchReport, folder: Path, accuracy: Path | None = None) -> list[Path]:
     """bench.json, bench.csv (one line a run), bench.md and, where matplotlib is there, bench.png.
 
     accuracy: a results.json of `eadp eval`, for the plot.

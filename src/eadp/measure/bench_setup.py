@@ -10,18 +10,21 @@ from typing import Any
 
 import torch
 
-from eadp.checkpoints import RANDOM, ask, load_guide, load_model
-from eadp.evaluate.setting import Setting, grid
-from eadp.measure import samples, untrained
-from eadp.measure.bench import Report, Row, bench
+from eadp.architectures import untrained
+from eadp.loading import RANDOM, load_guide, load_model
+from eadp.measure import samples
+from eadp.measure.bench import BenchReport, BenchRow, bench
 from eadp.measure.stopwatch import Clock
 from eadp.measure.stopwatch import clock as clock_of
-from eadp.methods import make
+from eadp.method_spec import ALL_TOKENS, MethodSpec, build_specs
+from eadp.methods import Method
 from eadp.models import family_of
+from eadp.models.prompt import build_inputs
+from eadp.utils.images import make_square
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """See `eadp bench --help`."""
 
     model: str
@@ -40,9 +43,9 @@ class Settings:
 class Measurement:
     """Ready to run. remarks: what is done otherwise than asked."""
 
-    settings: Settings
-    methods: list[Row]
-    asked: list[samples.Asked]
+    settings: BenchSettings
+    methods: list[BenchRow]
+    asked: list[samples.BenchSample]
     model: Any
     processor: Any
     guide: Any
@@ -53,7 +56,7 @@ class Measurement:
     def runs(self) -> int:
         return len(self.asked) * (1 + len(self.methods))
 
-    def run(self, progress: Callable[[], None] = lambda: None) -> Report:
+    def run(self, progress: Callable[[], None] = lambda: None) -> BenchReport:
         return bench(
             self.settings.model,
             self.model,
@@ -70,14 +73,14 @@ class Measurement:
     def _inputs(self) -> Iterator[Any]:
         side = self.settings.side
         if side is None and self.settings.model.startswith(RANDOM) and self.settings.data is None:
-            side = untrained.picture_side(self.model.config)
+            side = untrained.image_side(self.model.config)
         for each in self.asked:
-            image = each.picture()
-            yield ask(self.processor, [image if side is None else untrained.as_square(image, side)], [each.question])
+            image = each.load_image()
+            yield build_inputs(self.processor, [image if side is None else make_square(image, side)], [each.question])
 
 
 def prepare(
-    settings: Settings,
+    settings: BenchSettings,
     *,
     clock: str = "wall",
     threads: int | None = None,
@@ -87,7 +90,8 @@ def prepare(
 ) -> Measurement:
     if not settings.methods or not settings.budgets:
         raise ValueError("there is nothing to measure: give at least one method and one budget")
-    chosen = grid(settings.methods, settings.budgets)
+    # The unpruned model is always measured.
+    chosen = [each for each in build_specs(settings.methods, settings.budgets) if each.method != ALL_TOKENS]
     asked, remarks = _asked(settings)
     if accuracy is not None:
         read_outcomes(accuracy)
@@ -95,20 +99,20 @@ def prepare(
         torch.set_num_threads(threads)
     model, processor = load_model(settings.model, dtype=dtype, device=device, layers=settings.layers)
     family = family_of(model).config.model_type
-    methods = [make(each.method, preset=each.preset, family=family, keep=each.keep) for each in chosen]
+    methods = [Method.from_dict(each.method_dict, family=family) for each in chosen]
     guide = load_guide(settings.model, model, processor) if any("text" in each.needs for each in methods) else None
-    rows = [Row(method, each.preset) for method, each in zip(methods, chosen, strict=True)]
+    rows = [BenchRow(method, each.preset) for method, each in zip(methods, chosen, strict=True)]
     return Measurement(settings, rows, asked, model, processor, guide, clock_of(clock, model.device), remarks)
 
 
-def _asked(settings: Settings) -> tuple[list[samples.Asked], list[str]]:
+def _asked(settings: BenchSettings) -> tuple[list[samples.BenchSample], list[str]]:
     """The samples for warming up and those that count."""
     wanted = settings.warmup + settings.samples
     if settings.data is None:
         if settings.question is not None:
             raise ValueError("--question goes with --data and a folder of pictures")
-        return list(samples.drawn(wanted)), []
-    found = samples.read(settings.data, settings.question)
+        return list(samples.drawn_samples(wanted)), []
+    found = samples.read_samples(settings.data, settings.question)
     if len(found) >= wanted:
         return found[:wanted], []
     # The first are asked twice rather than left out: what counts is measured after it is warm.
@@ -121,7 +125,7 @@ def read_outcomes(path: Path) -> list[tuple[str, float, float]]:
     try:
         return [
             (
-                Setting(str(each["method"]), options=each.get("options", {})).name,
+                MethodSpec(str(each["method"]), options=each.get("options", {})).name,
                 float(each["mean_tokens"]),
                 float(each["accuracy"]),
             )

@@ -10,11 +10,10 @@ from dataclasses import dataclass, fields
 from math import ceil, prod
 from typing import Any
 
-import torch
 from torch import nn
 
+from eadp.architectures.configs import build_meta_model, text_encoder_config
 from eadp.core import Grid
-from eadp.measure.architectures import text_side
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,6 @@ class Cost:
     @property
     def total(self) -> int:
         return sum(getattr(self, part.name) for part in fields(self))
-
-
-def build(config: Any) -> Any:
-    """The model that a configuration describes, on the meta device: shapes without numbers."""
-    from transformers import AutoModelForImageTextToText
-
-    with torch.device("meta"):
-        return AutoModelForImageTextToText.from_config(config)
 
 
 def linear_weights(module: nn.Module) -> int:
@@ -136,7 +127,7 @@ def prefill(config: Any, grids: list[Grid], keep: int | None, text: int, words: 
 
     grids: as in `VisualTokens`. words: of the question, which the guide reads.
     """
-    return count(build(config), grids, keep, text, words)
+    return count(build_meta_model(config), grids, keep, text, words)
 
 
 def count(model: Any, grids: list[Grid], keep: int | None, text: int, words: int = 20) -> Cost:
@@ -149,7 +140,7 @@ def count(model: Any, grids: list[Grid], keep: int | None, text: int, words: int
     if keep is not None and keep < tokens:
         width = config.text_config.hidden_size
         channels = width
-        side = text_side(config)
+        side = text_encoder_config(config)
         if side is not None:
             guide = text_encoder(side, words)
             channels = side.hidden_size

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
+from eadp.architectures.configs import build_meta_model
+from eadp.architectures.memory import UNITS, Footprint, footprint, format_bytes, weight_bytes
 from eadp.core import Grid
-from eadp.measure.flops import build, count
-from eadp.measure.footprint import UNITS, Footprint, footprint, said, weight_bytes
+from eadp.measure.flops import count
 
 LARGEST_BATCH = 1 << 16
 
@@ -36,7 +37,7 @@ class Planner:
 
     @cached_property
     def model(self) -> Any:
-        return build(self.config)
+        return build_meta_model(self.config)
 
     @property
     def tokens(self) -> int:
@@ -81,8 +82,9 @@ class Planner:
         if not keep:
             least = self.memory(1)
             raise ValueError(
-                f"nothing fits into {said(size)}: the weights take {said(least.weights)}, and a prefill with one token "
-                f"left {said(least.cache + least.activations)} more; take a smaller dtype or batch"
+                f"nothing fits into {format_bytes(size)}: the weights take {format_bytes(least.weights)}, and a "
+                f"prefill with one token left {format_bytes(least.cache + least.activations)} more; take a smaller "
+                "dtype or batch"
             )
         return keep
 

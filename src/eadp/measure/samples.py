@@ -12,55 +12,51 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-LARGEST_FILE, LARGEST_PICTURE, MOST_PIXELS, LONGEST_QUESTION = 64 << 20, 64 << 20, 50_000_000, 8192
-"""Bytes of a file of samples and of a picture, pixels of a picture, characters of a question."""
+from eadp.utils.images import read_image
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+LARGEST_FILE, LARGEST_IMAGE, LONGEST_QUESTION = 64 << 20, 64 << 20, 8192
+"""Bytes of a file of samples, bytes of an image, characters of a question."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class BenchSample:
     """A question about a picture. where: for messages."""
 
     image: Path | Image.Image
     question: str
     where: str = "a drawn scene"
 
-    def picture(self) -> Image.Image:
+    def load_image(self) -> Image.Image:
         if isinstance(self.image, Image.Image):
             return self.image
         try:
-            image = Image.open(self.image)
-            if image.width * image.height > MOST_PIXELS:
-                raise ValueError(
-                    f"{self.where}: {self.image} has {image.width}×{image.height} pixels, and {MOST_PIXELS:,} are the "
-                    "most; scale it down"
-                )
-            return image.convert("RGB")
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-            raise ValueError(f"{self.where}: {self.image} cannot be read as a picture ({error})") from error
+            return read_image(self.image)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.where}: {error}") from error
 
 
-def drawn(total: int) -> Iterator[Asked]:
+def drawn_samples(total: int) -> Iterator[BenchSample]:
     """The pocket world's scenes and questions."""
     from eadp.pocket.samples import samples
 
-    return (Asked(sample.image, sample.question) for sample in samples("test", total))
+    return (BenchSample(sample.image, sample.question) for sample in samples("test", total))
 
 
-def read(path: Path, question: str | None = None) -> list[Asked]:
+def read_samples(path: Path, question: str | None = None) -> list[BenchSample]:
     """All samples of a file or a folder, each line checked before any is used."""
     if path.is_dir():
         return _folder(path, question)
     if not path.is_file():
-        raise ValueError(f"there is no {path}: give a JSONL file of samples, or a folder of pictures")
+        raise ValueError(f"there is no {path}: give a JSONL file of samples, or a folder of images")
     if question is not None:
         raise ValueError(f"{path} is a file, whose lines bring their questions: a question for all goes with a folder")
     return _file(path)
 
 
-def _file(path: Path) -> list[Asked]:
+def _file(path: Path) -> list[BenchSample]:
     if path.stat().st_size > LARGEST_FILE:
         raise ValueError(f"{path} has {path.stat().st_size:,} bytes, and {LARGEST_FILE:,} are the most; split it")
     try:
@@ -73,7 +69,7 @@ def _file(path: Path) -> list[Asked]:
     return found
 
 
-def _line(path: Path, number: int, line: str) -> Asked:
+def _line(path: Path, number: int, line: str) -> BenchSample:
     where = f"{path}, line {number}"
     try:
         sample = json.loads(line)
@@ -88,12 +84,14 @@ def _line(path: Path, number: int, line: str) -> Asked:
             raise ValueError(f'{where}: "{key}" must be a text that is not empty, got {sample.get(key)!r}')
     if "\0" in sample["image"]:
         raise ValueError(f'{where}: "image" is no path')
-    return Asked(_picture(path.parent / sample["image"], where), _question(sample["question"], where), where)
+    return BenchSample(
+        _checked_image(path.parent / sample["image"], where), _question(sample["question"], where), where
+    )
 
 
-def _folder(path: Path, question: str | None) -> list[Asked]:
+def _folder(path: Path, question: str | None) -> list[BenchSample]:
     found = []
-    for image in sorted(each for each in path.iterdir() if each.suffix.lower() in PICTURES):
+    for image in sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES):
         beside = image.with_suffix(".txt")
         if beside.is_file():
             text = _question(beside.read_text(encoding="utf-8", errors="replace").strip(), str(beside))
@@ -103,17 +101,17 @@ def _folder(path: Path, question: str | None) -> list[Asked]:
             raise ValueError(
                 f"nothing is asked about {image}: write it into {beside.name} beside it, or give --question"
             )
-        found.append(Asked(_picture(image, str(image)), text, str(image)))
+        found.append(BenchSample(_checked_image(image, str(image)), text, str(image)))
     if not found:
-        raise ValueError(f"{path} has no pictures ({', '.join(PICTURES)})")
+        raise ValueError(f"{path} has no images ({', '.join(SUFFIXES)})")
     return found
 
 
-def _picture(path: Path, where: str) -> Path:
+def _checked_image(path: Path, where: str) -> Path:
     if not path.is_file():
-        raise ValueError(f"{where}: there is no picture {path}")
-    if path.stat().st_size > LARGEST_PICTURE:
-        raise ValueError(f"{where}: {path} has {path.stat().st_size:,} bytes, and {LARGEST_PICTURE:,} are the most")
+        raise ValueError(f"{where}: there is no image {path}")
+    if path.stat().st_size > LARGEST_IMAGE:
+        raise ValueError(f"{where}: {path} has {path.stat().st_size:,} bytes, and {LARGEST_IMAGE:,} are the most")
     return path
 
 

@@ -1,33 +1,49 @@
-"""The methods, one file each. A new file in this folder that defines a named `Method` is a new method."""
+"""The pruning methods, one file per method, and how to list, look up and register them."""
 
-from __future__ import annotations
+from eadp.methods.base import Method, get_method, get_method_class, list_methods, register_method
+from eadp.methods.before import BeforeMethod
+from eadp.methods.cdpruner import CDPruner
+from eadp.methods.dart import DART
+from eadp.methods.divprune import DivPrune
+from eadp.methods.downsample import Downsample
+from eadp.methods.eadp import EADP
+from eadp.methods.fastv import FastV
+from eadp.methods.hiprune import HiPrune
+from eadp.methods.inside import InsideMethod
+from eadp.methods.no_pruning import NoPruning
+from eadp.methods.pool import Pool
+from eadp.methods.prumerge import PruMerge
+from eadp.methods.pyramiddrop import PyramidDrop
+from eadp.methods.random import Random
+from eadp.methods.sparsevlm import SparseVLM
+from eadp.methods.topk import TopK
+from eadp.methods.trim import TRIM
+from eadp.methods.uniform import Uniform
+from eadp.methods.visionzip import VisionZip
 
-from importlib import import_module
-from pkgutil import iter_modules
-from typing import Any
-
-from eadp.methods.base import REGISTRY, Method
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
-
-NAMES: tuple[str, ...] = tuple(sorted(REGISTRY))
-
-
-def make(name: str, *, preset: str | None = None, family: str | None = None, **settings: Any) -> Method:
-    """The method called `name` with these settings: `make("eadp", keep=64)`.
-
-    preset: a named set of settings, over which `settings` win: `make("eadp", preset="published", family="llava",
-            keep=64)`. family: the `model_type` of the model that it is for.
-    """
-    if name not in REGISTRY:
-        raise ValueError(f"unknown method {name!r}; known: {', '.join(NAMES)}")
-    method = REGISTRY[name]
-    if preset is None:
-        return method(**settings)
-    if family is None:
-        raise ValueError(f"preset {preset!r} depends on the model: give family=, such as 'llava' or 'qwen2_5_vl'")
-    return method(**{**method.preset(preset, family), **settings})
-
-
-__all__ = ["NAMES", "Method", "make"]
+__all__ = [
+    "DART",
+    "EADP",
+    "TRIM",
+    "BeforeMethod",
+    "CDPruner",
+    "DivPrune",
+    "Downsample",
+    "FastV",
+    "HiPrune",
+    "InsideMethod",
+    "Method",
+    "NoPruning",
+    "Pool",
+    "PruMerge",
+    "PyramidDrop",
+    "Random",
+    "SparseVLM",
+    "TopK",
+    "Uniform",
+    "VisionZip",
+    "get_method",
+    "get_method_class",
+    "list_methods",
+    "register_method",
+]

@@ -9,21 +9,34 @@ import torch
 
 from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, checks, dpp_by_quota, split_evenly
 from eadp.core.relevance import min_max
-from eadp.methods.base import Method, Need
-from eadp.methods.pooled import pooled_similarity
+from eadp.methods._pooled_text import pooled_similarity
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 
 
+@register_method
 @dataclass(frozen=True)
-class CDPruner(Method):
+class CDPruner(BeforeMethod):
     """Keep the T tokens that are both relevant to the question and different from each other.
 
-    r_i = sign · cos(v_i, pooled), min-max to (0, 1]; L_ij = r_i · cos(f_i, f_j) · r_j; greedy MAP of the determinantal
-    point process with kernel L, exactly T tokens.
+    Relevance is r_i = sign · cos(v_i, pooled), scaled by min-max to (0, 1]. The tokens are the greedy MAP solution of
+    the determinantal point process with kernel L_ij = r_i · cos(f_i, f_j) · r_j, exactly T of them.
 
     Paper: "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs", NeurIPS 2025.
-    The pooled text is CLIP's or SigLIP's on models that see through these, the mean of the question's input embeddings
-    elsewhere. As released: every crop keeps the same number of tokens with a kernel of its own, the min-max is over all
-    crops at once, and 1e-6 is added to the difference above. Frames (as in EADP's repository) have a min-max each.
+    The pooled text comes from CLIP or SigLIP on models with such a vision tower, and is the mean of the question's
+    input embeddings on others.
+
+    Release, the default: Every crop keeps the same number of tokens, selected with a kernel of its own. The min-max is
+    taken over all crops together, with 1e-6 added to the numerator. Frames have a min-max each, as in EADP's
+    repository.
+
+    Departures: `scope="image"` and `theta`.
+
+    Attributes:
+        scope: "block": each crop or frame has the same share of the budget (release). "image": all tokens of the image
+            compete.
+        theta: θ, the weight of relevance against diversity in [0, 1): r ← exp(αr) with α = θ/(2(1 − θ)). 0 is diversity
+            alone. None, the default, leaves r as it is.
     """
 
     name: ClassVar[str] = "cdpruner"
@@ -32,9 +45,7 @@ class CDPruner(Method):
     presets: ClassVar[tuple[str, ...]] = ("theta: relevance against diversity",)
 
     scope: Literal["block", "image"] = "block"
-    """Each crop or frame by itself with the same share of the budget (release), or all tokens of the image as one."""
     theta: float | None = None
-    """θ, weight of relevance against diversity: r ← exp(αr), α = θ/(2(1 − θ)). 0 is diversity alone. Off by default."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,14 +59,14 @@ class CDPruner(Method):
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         similarity = pooled_similarity(self.name, tokens, text, cosine=True)
-        whole, budget = slice(0, len(tokens)), self.count(len(tokens))
+        image, budget = slice(0, len(tokens)), self.count_to_keep(len(tokens))
         blocks, quotas = tokens.blocks, split_evenly(tokens.grids, budget)
         if self.scope == "image":
-            blocks, quotas = [whole], [budget]
-        # Crops of one image are measured by one scale, frames each by its own.
-        scaled = blocks if tokens.layout is None else [whole]
+            blocks, quotas = [image], [budget]
+        # Crops of one image share a scale, frames do not.
+        scales = blocks if tokens.layout is None else [image]
         relevance = torch.cat(
-            [min_max(similarity[part], numerator_epsilon=1e-6, denominator_epsilon=0.0) for part in scaled]
+            [min_max(similarity[scale], numerator_epsilon=1e-6, denominator_epsilon=0.0) for scale in scales]
         )
         weights = relevance
         if self.theta is not None:

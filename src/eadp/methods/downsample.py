@@ -1,4 +1,4 @@
-"""Downsampling: the control that looks at a smaller image."""
+"""Downsampling: the control that encodes a smaller image."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import ClassVar
 import torch
 
 from eadp.core import Grid, Selection, TextGuide, VisualTokens, largest_grid, regular_cells, split_evenly
-from eadp.methods.base import Method, Need
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 
 
+@register_method
 @dataclass(frozen=True)
-class Downsample(Method):
-    """Scale the image down until the vision tower makes of it T tokens, and keep no other.
+class Downsample(BeforeMethod):
+    """Scale the image down until the vision tower returns T tokens for it, and keep only these.
 
-    Each block (crop, frame) of h×w tokens is scaled to h'×w', its share of the budget, and goes through the tower
-    again. Its tokens stand where the centres of h'×w' even cells of the full grid stood. h'·w' is the most that fits
-    into T with cells that are not long and thin: fewer than T stay where T has no such factors, and the notes say it.
+    Each block (crop, frame) of h×w tokens is scaled to h'×w', its share of the budget, and encoded again. The new
+    tokens take the places of the central tokens of h'×w' even cells of the full grid. h'·w' is the largest product that
+    fits into T without long and thin cells. If T has no such factors, fewer than T tokens stay, and the notes say so.
 
-    By family. LLaVA, LLaVA-NeXT, LLaVA-OneVision and PaliGemma: any h'×w', with interpolated position encodings.
-    Gemma3, InternVL, Idefics3, SmolVLM: h' = w'. Qwen: any h'×w', its tower takes every size. Frames that are pooled
-    2×2 are seen at 2h'×2w' patches. Pixtral: an error.
+    Families: LLaVA, LLaVA-NeXT, LLaVA-OneVision and PaliGemma accept any h'×w', with interpolated position encodings.
+    Gemma 3, InternVL, Idefics3 and SmolVLM need h' = w'. Qwen accepts any h'×w'. Frames that are pooled 2×2 are encoded
+    at 2h'×2w' patches. Pixtral raises an error.
 
     Paper: none, a control; VTC-Bench shows how strong it is. It starts from the pixels that the processor made, not
     from the file, so that it works on any inputs, and tokens keep the positions of the full grid. The tower runs at
-    both resolutions, so its time under `attach` is more than the control's.
+    both resolutions, so under `attach` it takes longer than encoding a small image would.
     """
 
     name: ClassVar[str] = "downsample"
@@ -34,8 +36,8 @@ class Downsample(Method):
     needs: ClassVar[frozenset[Need]] = frozenset({"pixels"})
     merges: ClassVar[bool] = True
 
-    def resolution(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
-        quotas = split_evenly(grids, self.count(sum(rows * columns for rows, columns in grids)))
+    def choose_resolutions(self, grids: Sequence[Grid], square: bool) -> list[Grid]:
+        quotas = split_evenly(grids, self.count_to_keep(sum(rows * columns for rows, columns in grids)))
         return [
             largest_grid(grid, quota, square) if quota else (0, 0) for grid, quota in zip(grids, quotas, strict=True)
         ]
@@ -43,10 +45,10 @@ class Downsample(Method):
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         if tokens.downsampled is None or len(tokens.downsampled_grids) != len(tokens.grids):
             raise ValueError(
-                "downsample needs the image at a lower resolution: VisualTokens must carry it in `extra`, its grids in "
-                "`downsampled_grids`"
+                "downsample needs the image at a lower resolution: VisualTokens must carry it in `downsampled`, "
+                "and its grids in `downsampled_grids`"
             )
-        budget = self.count(len(tokens))
+        budget = self.count_to_keep(len(tokens))
         indices = torch.cat(
             [
                 regular_cells(grid, shape)[1] + block.start
@@ -55,10 +57,10 @@ class Downsample(Method):
             ]
         )
         merge = torch.cat([torch.zeros(len(indices), len(tokens)), torch.eye(len(indices))], dim=1)
-        seen = ", ".join(f"{rows}×{columns}" for rows, columns in tokens.downsampled_grids)
-        notes = [f"seen at {seen} tokens"]
+        shapes = ", ".join(f"{rows}×{columns}" for rows, columns in tokens.downsampled_grids)
+        notes = [f"seen at {shapes} tokens"]
         if len(indices) < budget:
-            notes.append(f"{len(indices)} tokens instead of {budget}: the resolution nearest below")
+            notes.append(f"{len(indices)} tokens instead of {budget}: the next lower resolution")
         return Selection(
             indices, len(tokens), self.name, quotas=tokens.quotas(indices), merge=merge, notes=tuple(notes)
         )

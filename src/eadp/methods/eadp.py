@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -34,10 +34,14 @@ from eadp.core import (
 from eadp.core.facility import BACKENDS
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
 from eadp.core.smoothing import check_beta, check_smoothing, guess_grids
-from eadp.methods.base import Method, Need
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Scope = Literal["block", "image", "pool"]
-Picking = Literal["facility_location", "dpp", "topk"]
+Selector = Literal["facility_location", "dpp", "topk"]
 
 RELEASED: dict[str, Any] = {
     "q": 0.2,
@@ -47,7 +51,7 @@ RELEASED: dict[str, Any] = {
     "lift": 1e-6,
     "rounding": "released",
 }
-"""What the authors' release does on all its models and the paper does not say."""
+"""Settings of the authors' release on all its models where it differs from the paper's text."""
 
 LLAVA: dict[str, Any] = {**RELEASED, "beta": 1.0, "smoothing_grid": "guessed"}
 QWEN: dict[str, Any] = {**RELEASED, "beta": 2.0, "scope": "pool"}
@@ -69,21 +73,68 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "qwen2_5_vl": QWEN,
     "qwen3_vl": {**QWEN, "deepstack": False},
 }
-"""The release's settings by family of models. LLaVA-Video is LLaVA-OneVision's architecture."""
+"""The release's settings by family of models. LLaVA-Video has the architecture of LLaVA-OneVision."""
 
 PAPER: dict[str, Any] = {"rounding": "paper"}
-"""What the paper's text has and our defaults have not."""
+"""Settings of the paper's text where it differs from our defaults."""
 
 
+@register_method
 @dataclass(frozen=True)
-class EADP(Method):
-    """Score tokens by the words that point somewhere, smooth and sharpen the map, keep the tokens that cover it best.
+class EADP(BeforeMethod):
+    """Score tokens by the words that point at something, smooth and sharpen the map, keep tokens that cover it best.
+
+    Words whose similarity is spread over the whole image (high entropy) are ignored; the others score the tokens.
+    Facility location then selects the tokens that best represent the weighted image.
 
     Paper: "Combating Textual Noise and Redundancy: Entropy-Aware Dense Visual Token Pruning", ECCV 2026.
-    The defaults are the paper's, but for `rounding`: quotas of several blocks add up to the budget. For β the paper
-    gives no figure, only β > 1; ours is 2, where the best averages of its ablation begin. `EADP.paper` is its text,
-    `EADP.published` the release of its authors; docs/parity.md lists where these differ.
-    Positions are renumbered and newlines dropped, as the release does on every model.
+
+    The defaults are the paper's, except `rounding`: quotas of several blocks add up to the budget. The paper gives no
+    value for β, only β > 1; our 2 is where the best averages of its ablation begin. `EADP.paper` is the paper's text,
+    `EADP.published` the release of its authors; docs/methods/parity.md lists where they differ. Positions are
+    renumbered and newlines dropped, as in the release on every model.
+
+    Attributes:
+        coverage: Instead of a count: keep as few tokens as represent this share of the weighted image, at most `keep`.
+            Blocks then share the budget by themselves: the next token comes from the block where it gains most.
+        mu: μ, the weight of the pooled text against the single words. Paper: eq. 9 and the best of its ablation. The
+            release's scripts set 0.5, but 1.0 for POPE and 0.0 for VizWiz.
+        q: The share of words that are kept, lowest entropy first. Paper: eq. 6; 0.3 was better by 0.1 in its ablation.
+            Release: 0.2, on video 0.5.
+        tau: τ, the temperature of a word's distribution over the image. Paper: eq. 4.
+        gamma: γ, the temperature of the weights over words. Paper: eq. 7. The release adds 1e-6.
+        dispersion: How the spread of a word is measured: "entropy" (paper, eq. 5), "central_mass" or "variance" (its
+            ablation; not in the release).
+        aggregation: How kept words are weighted: "neg_entropy" (paper, eq. 7), "inverse_entropy" (release on video),
+            "inverse_entropy_flat", "topk", "gated", "gated_softmax" (ablation of the paper).
+        theta: θ of the gated aggregations. Release.
+        top_words: How many words the aggregation "topk" averages per token. Release.
+        words: What counts as a word: the tokens of the instruction ("words", paper), every slot of the text encoder
+            ("slots", release), or the slots of the first segment only ("truncated").
+        word_count: How the share q is counted: "quantile", ⌈q·M⌉ and ties (paper), or "floor", ⌊q·M⌋ (release).
+        scope: The tokens over which a word's distribution is taken. "block": those of each crop or frame (Algorithm 1
+            has a batch dimension; release). "image": those of all crops; maps are still smoothed and covered one by
+            one. "pool": there are no blocks, and the map is smoothed only if it is one rectangle (release on Qwen).
+        normalised_over: The min-max is taken over the "image", all blocks together (Algorithm 1; release on LLaVA), or
+            over each "block" (release on video).
+        lift: Added to numerator and denominator of the min-max, so that the least relevant token still counts. Release:
+            1e-6.
+        smoothing: The side of the Gaussian filter; 1 turns it off. Paper: eq. 11; 5 and 7 in its ablation.
+        sigma: σ of the Gaussian. Paper: supplement.
+        smoothing_grid: The grid that is smoothed: each block's "own", or the one that the release on LLaVA "guessed"
+            from the number of tokens.
+        beta: β, the power that sharpens the map. Paper: eq. 12, β > 1; 0, 0.5, 2, 5 and 10 in its ablation. Release: 1
+            on LLaVA, 2 on Qwen and video.
+        allocation: How crops or frames share the budget: "importance" (paper, supplement; release on LLaVA-NeXT),
+            "global_guided" (its ablation), "uniform" (release on video).
+        rounding: Quotas add up to the budget ("exact"), or are rounded as in the "paper" or as "released": see
+            `core.allocate`.
+        similarity: The rows by which tokens represent each other: the projected "features", or the rows of the tower
+            ("aligned", release on video).
+        selection: How tokens are selected: "facility_location" (the method), "dpp" or "topk" (ablation of the paper).
+        deepstack: Whether the DeepStack features of Qwen3-VL stay with the kept tokens. The release drops them.
+        backend: The solver: "auto", "numba", "torch" or "rows".
+        matrix_limit: The largest similarity matrix of a block in bytes; beyond it, rows are computed on the fly.
     """
 
     name: ClassVar[str] = "eadp"
@@ -92,64 +143,30 @@ class EADP(Method):
     presets: ClassVar[tuple[str, ...]] = ("paper: its text", "published: its authors' release, for each model")
 
     coverage: float | None = field(default=None, kw_only=True)
-    """Instead of a count: as few tokens as represent this share of the weighted image, with `keep` at most that many.
-    Blocks then share the budget by themselves: the next token comes from wherever it gains most."""
     mu: float = 0.5
-    """μ, weight of the pooled text against the single words. Paper, eq. 9 and its ablation's best; the release's
-    scripts set 0.5, but 1.0 for POPE and 0.0 for VizWiz."""
     q: float = 0.5
-    """Share of words that stay, lowest entropy first. Paper, eq. 6; 0.3 was best in its ablation by 0.1. Release: 0.2,
-    on video 0.5."""
     tau: float = 0.01
-    """τ, temperature of a word's distribution over the image. Paper, eq. 4."""
     gamma: float = 0.01
-    """γ, temperature of the weights over words. Paper, eq. 7. The release adds 1e-6 to it."""
     dispersion: str = "entropy"
-    """How dispersion is measured: entropy (paper, eq. 5), central_mass, variance (its ablation; not in the release)."""
     aggregation: str = "neg_entropy"
-    """How kept words are weighed: neg_entropy (paper, eq. 7), inverse_entropy (release on video), inverse_entropy_flat,
-    topk, gated, gated_softmax (its ablation)."""
     theta: float = 1.0
-    """θ of the gated aggregations. Release."""
     top_words: int = 5
-    """How many words `topk` averages in each token. Release."""
     words: TextLayout = "words"
-    """What counts as a word: the instruction's own tokens (paper), or every slot of the text encoder (release)."""
     word_count: str = "quantile"
-    """How the share q is counted: quantile, ⌈q·M⌉ and ties (paper), or floor, ⌊q·M⌋ (release)."""
     scope: Scope = "block"
-    """Whose tokens a word's distribution is over. block: each crop's or frame's own (Algorithm 1 has a batch dimension,
-    and the release does so). image: all crops together; their maps are still smoothed and covered one by one. pool: no
-    blocks at all, one map that is smoothed only where it is one rectangle (release on Qwen)."""
     normalised_over: str = "image"
-    """The min-max is taken over all blocks together (Algorithm 1; release on LLaVA), or over each block (release on
-    video)."""
     lift: float = 0.0
-    """Added above and below the fraction of the min-max: the least relevant token still counts. Release: 1e-6."""
     smoothing: int = 3
-    """Side of the Gaussian, 1 for off. Paper, eq. 11; 5 and 7 in its ablation."""
     sigma: float = 1.0
-    """σ of the Gaussian. Paper, supplement."""
     smoothing_grid: str = "own"
-    """Which map is smoothed: each block's own grid, or the one that the release on LLaVA guesses from its size."""
     beta: float = 2.0
-    """β, the power that sharpens the map. Paper, eq. 12: > 1; its ablation tries 0, 0.5, 2, 5, 10. Release: 1 on LLaVA,
-    2 on Qwen and video."""
     allocation: str = "importance"
-    """How crops or frames share the budget: importance (paper, supplement; release on LLaVA-NeXT), global_guided (its
-    ablation), uniform (release on video)."""
     rounding: str = "exact"
-    """Quotas add up to the budget (exact), or are rounded as in the paper or as released: see `core.allocate`."""
     similarity: Literal["features", "aligned"] = "features"
-    """Which rows tokens represent each other by: the projected features, or the tower's rows (release on video)."""
-    selection: Picking = "facility_location"
-    """How tokens are picked: facility_location (the method), dpp or topk (the paper's ablation)."""
+    selection: Selector = "facility_location"
     deepstack: bool = True
-    """Whether Qwen3-VL's DeepStack features go with the kept tokens. The release drops them."""
     backend: str = "auto"
-    """Solver of the selection: auto, numba, torch, rows."""
     matrix_limit: int = DEFAULT_MATRIX_LIMIT
-    """Bytes that a block's similarity matrix may take; beyond, its rows are computed on the fly."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,10 +190,10 @@ class EADP(Method):
         checks.known("scope", self.scope, get_args(Scope))
         checks.known("smoothing_grid", self.smoothing_grid, ("own", "guessed"))
         checks.known("similarity", self.similarity, ("features", "aligned"))
-        checks.known("selection", self.selection, get_args(Picking))
+        checks.known("selection", self.selection, get_args(Selector))
 
     @classmethod
-    def preset(cls, name: str, family: str) -> dict[str, Any]:
+    def preset_settings(cls, name: str, family: str) -> dict[str, Any]:
         checks.known("preset", name, ("paper", "published"))
         if name == "paper":
             return PAPER
@@ -185,13 +202,28 @@ class EADP(Method):
 
     @classmethod
     def paper(cls, keep: int | float, family: str = "llava", **settings: Any) -> EADP:
-        """As the paper describes it, on every family alike: the defaults, with its floors."""
-        return cls(keep=keep, **{**cls.preset("paper", family), **settings})
+        """Return EADP as the paper describes it, the same for every family: the defaults, with quotas rounded down.
+
+        Args:
+            keep: The budget.
+            family: The `model_type` of the model; without effect here.
+            settings: Settings that win over those of the paper.
+        """
+        return cls.from_dict({"preset": "paper", "keep": keep, **settings}, family=family)
 
     @classmethod
     def published(cls, keep: int | float, family: str, **settings: Any) -> EADP:
-        """As the authors' released code does it for this family of models."""
-        return cls(keep=keep, **{**cls.preset("published", family), **settings})
+        """Return EADP as the authors' released code runs it for this family of models.
+
+        Args:
+            keep: The budget.
+            family: The `model_type` of the model.
+            settings: Settings that win over those of the release.
+        """
+        return cls.from_dict({"preset": "published", "keep": keep, **settings}, family=family)
+
+    def with_exact_count(self) -> Self:
+        return replace(self, rounding="exact")
 
     @property
     def text_layout(self) -> TextLayout:
@@ -201,9 +233,13 @@ class EADP(Method):
     def keeps_deepstack(self) -> bool:
         return self.deepstack
 
+    @property
+    def may_keep_fewer(self) -> bool:
+        return self.coverage is not None
+
     @cached_property
     def scoring(self) -> Scoring:
-        """The settings of stage 1."""
+        """The settings of the relevance score."""
         return Scoring(
             mu=self.mu,
             q=self.q,
@@ -216,7 +252,7 @@ class EADP(Method):
         )
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        limit = None if self.keep is None else self.count(len(tokens))
+        limit = None if self.keep is None else self.count_to_keep(len(tokens))
         relevant = self.relevance(tokens, text)
         weights = cast(Tensor, relevant.polarized)
         rows = tokens.features if self.similarity == "features" else cast(Tensor, tokens.aligned)
@@ -231,7 +267,7 @@ class EADP(Method):
             if self.selection == "facility_location":
                 picks = covered = facility_location_by_quota(rows, weights, blocks, quotas, **solver)
             else:
-                picks = PICKED[self.selection](rows, weights, blocks, quotas)
+                picks = _SELECTORS[self.selection](rows, weights, blocks, quotas)
         indices = picks.indices.sort().values
         return Selection(
             indices=indices,
@@ -248,7 +284,12 @@ class EADP(Method):
         )
 
     def relevance(self, tokens: VisualTokens, text: TextGuide | None) -> Relevance:
-        """Stage 1, and the map smoothed and sharpened: every intermediate."""
+        """Return the map that selection works on, with every intermediate: scores, the smoothed map, the sharpened map.
+
+        Args:
+            tokens: The visual tokens, with `aligned`.
+            text: The question.
+        """
         if text is None:
             raise ValueError("EADP needs the question: give a TextGuide, or use a method that needs no text")
         if tokens.aligned is None:
@@ -257,11 +298,11 @@ class EADP(Method):
         relevant = relevance(
             tokens.aligned, text.tokens, text.pooled, blocks=blocks, sign=text.sign, scoring=self.scoring
         )
-        smoothed = self._smoothed(tokens, relevant.score)
+        smoothed = self._smooth(tokens, relevant.score)
         words = None if text.words is None else tuple(text.words)
         return replace(relevant, smoothed=smoothed, polarized=polarize(smoothed, self.beta), words=words)
 
-    def _smoothed(self, tokens: VisualTokens, score: Tensor) -> Tensor:
+    def _smooth(self, tokens: VisualTokens, score: Tensor) -> Tensor:
         if self.scope == "pool" and len(tokens.grids) > 1:
             return score
         parts = []
@@ -277,11 +318,11 @@ class EADP(Method):
         return allocate(maps, budget, self.allocation, self.rounding, tokens.layout)
 
 
-def _most_relevant(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:
-    """The tokens of largest weight in each block, however alike."""
+def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:
+    """Return the tokens of largest weight in each block, however similar they are."""
     parts = zip(blocks, quotas, strict=True)
     order = torch.cat([rank_descending(weights[block])[:quota] + block.start for block, quota in parts])
     return OrderedPicks(order, weights[order])
 
 
-PICKED = {"topk": _most_relevant, "dpp": dpp_by_quota}
+_SELECTORS = {"topk": _pick_heaviest, "dpp": dpp_by_quota}

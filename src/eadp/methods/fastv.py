@@ -1,4 +1,4 @@
-"""FastV: after two layers, keep what the last word looks at."""
+"""FastV: after two layers, keep the tokens that the last text token attends to."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from eadp.core import Selection
-from eadp.methods.base import Need
-from eadp.methods.inside import Cut, InsideMethod, LayerView, kept_by
+from eadp.methods.base import Need, register_method
+from eadp.methods.inside import Cut, InsideMethod, LayerView, select_highest
 
 
+@register_method
 @dataclass(frozen=True)
 class FastV(InsideMethod):
     """At the input of layer K, keep the tokens to which the last token of the prompt attends most in layer K − 1.
 
-    Paper: "An Image is Worth 1/2 Tokens After Layer 2" (ECCV 2024). The default is its release, in the variant that
-    removes tokens (another only masks them): K = 2 counted from 0, the attention of layer 1 averaged over heads, kept
-    tokens in their order and at their positions. On models of another depth K scales with it; given several layers,
-    each cut leaves the same share.
+    Paper: "An Image is Worth 1/2 Tokens After Layer 2", ECCV 2024.
+
+    Release, the default, in the variant that removes tokens (another one only masks them): K = 2, counted from 0. The
+    attention of layer 1 is averaged over heads. Kept tokens stay in order and keep their positions.
+
+    Departures: K scales with the depth of the model. With several `layers`, each cut keeps the same share.
     """
 
     name: ClassVar[str] = "fastv"
@@ -25,4 +28,4 @@ class FastV(InsideMethod):
     needs: ClassVar[frozenset[Need]] = frozenset({"language_attention"})
 
     def choose(self, cut: Cut, view: LayerView) -> Selection:
-        return kept_by(view.attention()[0], cut, self.name)
+        return select_highest(view.attention()[0], cut, self.name)

@@ -1,4 +1,4 @@
-"""What the methods inside the language model share: where they cut, how many tokens each cut leaves, what they see."""
+"""The base class of methods that prune inside the language model: where they cut, and what they see there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, checks, rank_descending
-from eadp.methods.base import Method, Newlines, Positions, Stage
+from eadp.core import Selection, checks, rank_descending
+from eadp.methods.base import Method, Newlines, Positions
 
 Budget = Literal["after_prune", "layer_mean", "published"]
-Attends = Literal["previous", "next"]
+"""What `keep` counts: tokens after the last cut, the mean over layers, or the mean as the release counts it."""
+
+AttentionFrom = Literal["previous", "next"]
+"""The layer whose queries and keys a method sees: the one before the cut, or the one after it."""
 
 DEPTH = 32
 """Layers of the language models for which the papers give their layer numbers."""
@@ -22,9 +25,12 @@ DEPTH = 32
 
 @dataclass(frozen=True)
 class Cut:
-    """At the input of decoder layer `layer`, counted from 0, `keep` visual tokens stay.
+    """A cut at the input of a decoder layer.
 
-    merged: how many of them are new rows, made of dropped tokens; these stand behind the others of their image.
+    Attributes:
+        layer: The layer, counted from 0.
+        keep: How many visual tokens stay.
+        merged: How many of them are new rows, merged from dropped tokens. They follow the other tokens of their image.
     """
 
     layer: int
@@ -33,9 +39,10 @@ class Cut:
 
 
 class LayerView(Protocol):
-    """What a method may look at when it cuts. M of the N visual tokens are left; X words of the prompt come after them.
+    """What a method sees at a cut, where M of the N visual tokens are left and X words of the prompt follow them.
 
-    The words are the tokens behind the image, which alone can see it; where there are none, all of the prompt's.
+    The words are the text tokens after the image, since only these attend to it. Where there are none, they are all
+    text tokens of the prompt.
     """
 
     @property
@@ -44,62 +51,65 @@ class LayerView(Protocol):
 
     @property
     def text(self) -> Tensor:
-        """X×d, hidden states of the words."""
+        """X×d, hidden states of the words at the input of the layer."""
 
     @property
     def visual_keys(self) -> Tensor:
-        """M×k, keys of the layer that `Method.attends` names, all heads in a row."""
+        """M×k, keys of the visual tokens in the layer that `InsideMethod.attention_from` names, heads concatenated."""
 
     @property
     def text_keys(self) -> Tensor:
-        """X×k."""
+        """X×k, keys of the words in that layer."""
 
     @property
     def visual_inputs(self) -> Tensor:
-        """N×d, all the image's tokens as they came into the language model."""
+        """N×d, all tokens of the image as they entered the language model."""
 
     @property
     def text_inputs(self) -> Tensor:
-        """X×d, the words as they came into the language model."""
+        """X×d, the words as they entered the language model."""
 
     @property
     def visual_places(self) -> Tensor:
-        """M, where each visual token stands in the sequence that came into the language model, counted from 0."""
+        """M, the index of each visual token in the sequence that entered the language model."""
 
     @property
     def text_places(self) -> Tensor:
-        """X, likewise for the words."""
+        """X, the index of each word in that sequence."""
 
     def normed(self, states: Tensor) -> Tensor:
-        """Hidden states, …×d, through the norm that the language model has behind its last layer."""
+        """Apply the final norm of the language model to hidden states, …×d."""
 
     def attention(self, words: Tensor | None = None) -> Tensor:
-        """R×M, how much some words attend to each visual token: softmax over the whole sequence, mean over heads.
+        """Return R×M, the attention of some words to each visual token: softmax over the sequence, mean over heads.
 
-        words: R of 0 … X−1. None: the last token of the prompt alone, 1×M.
+        Args:
+            words: R indices of words in 0 … X − 1. None: only the last token of the prompt, 1×M.
         """
 
 
 @dataclass(frozen=True)
 class InsideMethod(Method):
-    """A method that lets all tokens into the language model and drops some between its layers.
+    """A method that lets all visual tokens enter the language model and drops some between its layers.
 
-    Subclasses choose at one cut among the tokens that are left; where the cuts are and how many tokens each leaves is
-    decided here, before anything is seen.
+    The cuts and the number of tokens that each leaves are decided here, before anything is seen. Subclasses implement
+    `choose`, which selects tokens at one cut among those that are left.
+
+    Attributes:
+        attention_from: The layer whose queries and keys `LayerView` shows.
+        budgets: The values that `budget` may have.
+        layers: After how many layers of 32 tokens are dropped. For other depths they are scaled: see `scale_layers`.
+        budget: What `keep` counts: "after_prune", the tokens left after the last cut, or "layer_mean", the mean over
+            layers of the tokens that each processes.
     """
 
-    stage: ClassVar[Stage] = "inside"
     positions: ClassVar[Positions] = "keep"
     newlines: ClassVar[Newlines] = "kept rows"
-    attends: ClassVar[Attends] = "previous"
-    """Whose queries and keys the view shows: those of the layer just before the cut, or of the one just behind it."""
+    attention_from: ClassVar[AttentionFrom] = "previous"
     budgets: ClassVar[tuple[Budget, ...]] = ("after_prune", "layer_mean")
-    """The ways of counting that `budget` may name."""
 
     layers: tuple[int, ...] = (2,)
-    """After how many layers of 32 tokens are dropped. On other depths they scale: see `scaled`."""
     budget: Budget = field(default="after_prune", kw_only=True)
-    """What `keep` counts: the tokens left after the last cut, or the mean over layers of the tokens that each sees."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,97 +121,92 @@ class InsideMethod(Method):
 
     @abstractmethod
     def choose(self, cut: Cut, view: LayerView) -> Selection:
-        """Exactly `cut.keep` of the M tokens that are left. Where some are merged, `rows` has those last."""
+        """Select exactly `cut.keep` of the M tokens that are left.
+
+        Where some are merged, `Selection.rows` lists the merged ones last.
+        """
 
     def cuts(self, total: int, depth: int) -> tuple[Cut, ...]:
-        """Where `total` tokens are cut in a language model of this depth, and how many each cut leaves."""
+        """Return the cuts for `total` visual tokens in a language model of `depth` layers."""
         if self.keep is None:
             return self.default_cuts(total, depth)
-        asked = self.asked(total)
-        if asked >= total:
+        budget = self.compute_budget(total)
+        if budget >= total:
             return ()
         if self.budget == "after_prune":
-            return self.cuts_to(asked, total, depth)
-        return self.cuts_for_mean(asked, total, depth)
+            return self.cuts_leaving(budget, total, depth)
+        return self.cuts_with_mean(budget, total, depth)
 
-    def asked(self, total: int) -> float:
-        """What `keep` asks for among `total` tokens."""
-        return min(self.keep, total) if isinstance(self.keep, int) else self.count(total)
+    def compute_budget(self, total: int) -> float:
+        """Return what `keep` asks for among `total` tokens: a count that is at most `total`."""
+        return min(self.keep, total) if isinstance(self.keep, int) else self.count_to_keep(total)
 
     def default_cuts(self, total: int, depth: int) -> tuple[Cut, ...]:
-        """The cuts where `keep` is not given."""
+        """Return the cuts where `keep` is not given."""
         raise ValueError(f"{self.name} needs keep= (a count such as 128, or a share such as 0.25)")
 
-    def cuts_to(self, after: float, total: int, depth: int) -> tuple[Cut, ...]:
-        """The cuts that leave `after` tokens in the end."""
-        return self.at(self.counts(after, total), depth)
+    def cuts_leaving(self, after: float, total: int, depth: int) -> tuple[Cut, ...]:
+        """Return the cuts that leave `after` tokens after the last one."""
+        return self.place_cuts(self.counts_after_cuts(after, total), depth)
 
-    def cuts_for_mean(self, mean: float, total: int, depth: int) -> tuple[Cut, ...]:
-        """The cuts that leave most tokens while the layers process no more than `mean` on average."""
+    def cuts_with_mean(self, mean: float, total: int, depth: int) -> tuple[Cut, ...]:
+        """Return the cuts that leave the most tokens while layers process at most `mean` on average."""
 
-        def reached(after: int) -> float:
-            return self.mean_of(self.cuts_to(after, total, depth), total, depth)
+        def mean_if_left(after: int) -> float:
+            return self.compute_mean(self.cuts_leaving(after, total, depth), total, depth)
 
-        most = bisect_right([*range(1, total + 1)], float(mean), key=reached)
+        most = bisect_right([*range(1, total + 1)], float(mean), key=mean_if_left)
         if most == 0:
-            lowest = self.cuts_to(1, total, depth)
+            lowest = self.cuts_leaving(1, total, depth)
             raise ValueError(
                 f"{self.name} cannot reach a mean of {mean} tokens over {depth} layers: the first {lowest[0].layer} "
-                f"see all {total}. The lowest it can reach is {reached(1):.1f}, with {lowest[-1].keep} left after the "
-                "last cut"
+                f"see all {total}. The lowest it can reach is {mean_if_left(1):.1f}, with {lowest[-1].keep} left after "
+                "the last cut"
             )
-        return self.cuts_to(most, total, depth)
+        return self.cuts_leaving(most, total, depth)
 
-    def mean_of(self, cuts: Sequence[Cut], total: int, depth: int) -> float:
-        """The mean over the layers that `keep` names."""
-        return layer_mean(cuts, total, depth)
+    def compute_mean(self, cuts: Sequence[Cut], total: int, depth: int) -> float:
+        """Return the mean over layers that `keep` counts."""
+        return mean_tokens_per_layer(cuts, total, depth)
 
-    def counts(self, after: float, total: int) -> tuple[int, ...]:
-        """Tokens left after each of S cuts, T = `after` after the last: each leaves the same share, (T/N)^(1/S)."""
+    def counts_after_cuts(self, after: float, total: int) -> tuple[int, ...]:
+        """Return the tokens left after each of S cuts, T = `after` in the end; each cut keeps the share (T/N)^(1/S)."""
         steps = len(self.layers)
         return tuple(max(1, round(total * (after / total) ** (step / steps))) for step in range(1, steps + 1))
 
-    def at(self, counts: Sequence[int], depth: int) -> tuple[Cut, ...]:
-        """Cuts that fall on one layer become one, which leaves what the last of them would."""
-        left = dict(zip(scaled(self.layers, depth), counts, strict=True))
-        return tuple(Cut(layer, keep) for layer, keep in left.items())
-
-    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        raise TypeError(f"{self.name} chooses inside the language model; there is nothing to select from before it")
+    def place_cuts(self, counts: Sequence[int], depth: int) -> tuple[Cut, ...]:
+        """Return cuts at the scaled `layers` that leave `counts`; of several at one layer only the last is made."""
+        keep_by_layer = dict(zip(scale_layers(self.layers, depth), counts, strict=True))
+        return tuple(Cut(layer, keep) for layer, keep in keep_by_layer.items())
 
 
-def scaled(layers: Sequence[int], depth: int) -> tuple[int, ...]:
-    """Layer numbers given for 32 layers on a model of another depth: round(layer · depth / 32), from 1 to depth − 1."""
+def scale_layers(layers: Sequence[int], depth: int) -> tuple[int, ...]:
+    """Scale layer numbers given for 32 layers to another depth: round(layer · depth / 32), within 1 … depth − 1."""
     if depth < 2:
         raise ValueError(f"a language model of {depth} layer cannot be cut between its layers; use a method before it")
     return tuple(min(max(1, int(layer * depth / DEPTH + 0.5)), depth - 1) for layer in layers)
 
 
-def per_layer(cuts: Sequence[Cut], total: int, depth: int) -> tuple[int, ...]:
-    """How many tokens each layer processes."""
-    left, counts = {cut.layer: cut.keep for cut in cuts}, []
+def tokens_per_layer(cuts: Sequence[Cut], total: int, depth: int) -> tuple[int, ...]:
+    """Return how many of `total` visual tokens each of `depth` layers processes."""
+    keep_by_layer, counts = {cut.layer: cut.keep for cut in cuts}, []
     for layer in range(depth):
-        total = min(total, left.get(layer, total))
+        total = min(total, keep_by_layer.get(layer, total))
         counts.append(total)
     return tuple(counts)
 
 
-def layer_mean(cuts: Sequence[Cut], total: int, depth: int) -> float:
-    """Mean over the layers of the tokens that each processes."""
-    return sum(per_layer(cuts, total, depth)) / depth
+def mean_tokens_per_layer(cuts: Sequence[Cut], total: int, depth: int) -> float:
+    """Return the mean over layers of the visual tokens that each processes."""
+    return sum(tokens_per_layer(cuts, total, depth)) / depth
 
 
-def highest(scores: Tensor, count: int) -> Tensor:
-    """The `count` highest scores, sorted by index; of equal ones the first."""
-    return rank_descending(scores)[:count].sort().values
-
-
-def unseen(scores: Tensor) -> tuple[str, ...]:
-    """A note where no attention reaches the tokens: behind a sliding window all of them look alike."""
+def note_missing_attention(scores: Tensor) -> tuple[str, ...]:
+    """Return a note if no attention reaches the tokens, as beyond a sliding window, where all scores are 0."""
     return () if bool(scores.any()) else ("no attention reaches these tokens: the first of them stay",)
 
 
-def kept_by(scores: Tensor, cut: Cut, method: str) -> Selection:
-    """The tokens of the highest scores."""
-    kept = highest(scores, cut.keep)
-    return Selection(kept, len(scores), method, scores=scores, notes=unseen(scores))
+def select_highest(scores: Tensor, cut: Cut, method: str) -> Selection:
+    """Select the tokens with the highest scores; of equal ones the first."""
+    indices = rank_descending(scores)[: cut.keep].sort().values
+    return Selection(indices, len(scores), method, scores=scores, notes=note_missing_attention(scores))

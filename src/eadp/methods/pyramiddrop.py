@@ -1,4 +1,4 @@
-"""PyramidDrop: halve the tokens three times on the way up."""
+"""PyramidDrop: halve the tokens three times on the way through the layers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from eadp.core import Selection, checks
-from eadp.methods.base import Need, Positions
-from eadp.methods.inside import Attends, Cut, InsideMethod, LayerView, kept_by
+from eadp.methods.base import Need, Positions, register_method
+from eadp.methods.inside import AttentionFrom, Cut, InsideMethod, LayerView, select_highest
 
 
+@register_method
 @dataclass(frozen=True)
 class PyramidDrop(InsideMethod):
-    """At the input of layers 8, 16 and 24 keep 1/2, 1/4 and 1/8 of the tokens: those to which the last token of the
-    prompt would attend most in the layer that follows.
+    """At the input of layers 8, 16 and 24, keep 1/2, 1/4 and 1/8 of the tokens.
 
-    Paper: "PyramidDrop: Accelerating Your Large Vision-Language Models via Pyramid Visual Redundancy Reduction" (CVPR
-    2025). The default is its release: ⌊N·share⌋ of the original N tokens stay (at least 1 here), and after each cut all
-    tokens are renumbered, so that the next cut's scores already go by the new positions. `positions="keep"` leaves
-    them. The release also cuts long sequences off at 2048 tokens; here nothing is cut off. Layers scale with the
-    model's depth; with `keep` each cut leaves the same share, which at 1/8 is the default up to rounding.
+    Kept are the tokens to which the last token of the prompt would attend most in the layer that follows.
+
+    Paper: "PyramidDrop: Accelerating Your Large Vision-Language Models via Pyramid Visual Redundancy Reduction", CVPR
+    2025.
+
+    Release, the default: ⌊N·share⌋ of the original N tokens stay (here at least 1). After each cut all tokens are
+    renumbered, so that the scores of the next cut depend on the new positions.
+
+    Departures: `attach(positions="keep")` keeps positions. The release truncates sequences to 2048 tokens; we do not.
+    Layers scale with the depth of the model. With `keep`, each cut keeps the same share, which for 1/8 is the default
+    up to rounding.
+
+    Attributes:
+        layers: See `InsideMethod`.
+        shares: The share of all tokens that stays after each cut where `keep` is not given.
     """
 
     name: ClassVar[str] = "pyramiddrop"
@@ -27,21 +37,20 @@ class PyramidDrop(InsideMethod):
     needs: ClassVar[frozenset[Need]] = frozenset({"language_attention"})
     positions: ClassVar[Positions] = "renumber"
     presets: ClassVar[tuple[str, ...]] = ("without keep: 1/2, 1/4, 1/8",)
-    attends: ClassVar[Attends] = "next"
+    attention_from: ClassVar[AttentionFrom] = "next"
 
     layers: tuple[int, ...] = (8, 16, 24)
     shares: tuple[float, ...] = (0.5, 0.25, 0.125)
-    """What is left after each cut where `keep` is not given, as shares of all tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for each in self.shares:
-            checks.share("shares", each)
+        for share in self.shares:
+            checks.share("shares", share)
         if self.keep is None and len(self.shares) != len(self.layers):
             raise ValueError(f"{len(self.layers)} layers need as many shares, got {self.shares}; or give keep=")
 
     def default_cuts(self, total: int, depth: int) -> tuple[Cut, ...]:
-        return self.at([max(1, int(total * share)) for share in self.shares], depth)
+        return self.place_cuts([max(1, int(total * share)) for share in self.shares], depth)
 
     def choose(self, cut: Cut, view: LayerView) -> Selection:
-        return kept_by(view.attention()[0], cut, self.name)
+        return select_highest(view.attention()[0], cut, self.name)

@@ -1,4 +1,4 @@
-"""Top K: the control that trusts relevance alone."""
+"""Top K: the control that selects by relevance alone."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ from typing import ClassVar, cast
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens, rank_descending
-from eadp.methods.base import Method, Need
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 from eadp.methods.eadp import EADP
 
 
+@register_method
 @dataclass(frozen=True)
-class TopK(Method):
-    """Keep the T tokens that EADP finds most relevant, however alike they are: its first stage without its second.
+class TopK(BeforeMethod):
+    """Keep the T tokens that EADP finds most relevant, however similar they are: its first stage without its second.
 
-    The map is EADP's, smoothed; sharpening it would not change the order. Crops or frames share one budget.
+    Scores are EADP's smoothed map; sharpening it would not change the order. Crops or frames share one budget.
 
-    Paper: none, a control. Defaults: EADP's.
+    Paper: none, a control. The defaults are EADP's.
+
+    Attributes:
+        mu: μ, the weight of the pooled text against the single words.
+        q: The share of words that are kept, lowest entropy first.
+        tau: τ, the temperature of a word's distribution over the image.
+        gamma: γ, the temperature of the weights over words.
+        smoothing: The side of the Gaussian filter; 1 turns it off.
     """
 
     name: ClassVar[str] = "topk"
@@ -26,19 +35,14 @@ class TopK(Method):
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
 
     mu: float = EADP.mu
-    """μ, weight of the pooled text against the single words."""
     q: float = EADP.q
-    """Share of words that stay, lowest entropy first."""
     tau: float = EADP.tau
-    """τ, temperature of a word's distribution over the image."""
     gamma: float = EADP.gamma
-    """γ, temperature of the weights over words."""
     smoothing: int = EADP.smoothing
-    """Side of the Gaussian, 1 for off."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self._eadp
+        _ = self._eadp  # checks the values
 
     @property
     def _eadp(self) -> EADP:
@@ -47,7 +51,7 @@ class TopK(Method):
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         relevance = self._eadp.relevance(tokens, text)
         scores = cast(Tensor, relevance.smoothed)
-        order = rank_descending(scores)[: self.count(len(tokens))]
+        order = rank_descending(scores)[: self.count_to_keep(len(tokens))]
         indices = order.sort().values
         return Selection(
             indices,

@@ -1,34 +1,45 @@
-"""TRIM: the tokens most like the question, and one for all the others."""
+"""TRIM: the tokens most similar to the question, and one for all the others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, outliers, rank_descending
 from eadp.core.merging import add_position_after, identity_weights
-from eadp.methods.base import Method, Need
-from eadp.methods.merged import merging_space
-from eadp.methods.pooled import pooled_similarity
+from eadp.methods._merging import choose_merge_space
+from eadp.methods._pooled_text import pooled_similarity
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
+@register_method
 @dataclass(frozen=True)
-class TRIM(Method):
-    """Keep the tokens that the question scores highest, by position, and append the mean of all the others.
+class TRIM(BeforeMethod):
+    """Keep the tokens that the question scores highest, in order of position, and append the mean of all the others.
 
-    s = softmax_j(sign · ⟨v_j, pooled⟩), nothing normalised, over all the tokens of the image, crops or frames together.
-    The mean is made before the model's projector, which takes the result.
+    Scores are s = softmax_j(sign · ⟨v_j, pooled⟩) without normalisation, over all tokens of the image, crops or frames
+    together. The mean is taken before the projector, which then projects it.
 
-    keep as a share r keeps ⌊N·r⌋ tokens of the image, as a count K keeps K; the mean comes on top, so that the language
-    model gets one more than that. Without keep the image decides: r is the share of scores above Q3 + 1.5·IQR. An image
-    of which all tokens stay has no mean.
+    A share r keeps ⌊N·r⌋ tokens of the image, a count K keeps K. The mean is an additional token. Without `keep`, r is
+    the share of scores above Q3 + 1.5·IQR. If all tokens of an image stay, no mean is appended.
 
     Paper: "Less is More: A Simple yet Effective Token Reduction Method for Efficient Multi-modal LLMs", COLING 2025.
-    The default is the authors' release: a question longer than the text encoder takes is cut off, and the sign is the
-    guide's (−1 on CLIP). What the release does not cover is ours: where the projector takes no single row of the tower,
-    the mean is taken behind it, as the notes say.
+
+    Release, the default: A question longer than the text encoder accepts is truncated. The sign is that of the guide
+    (−1 for CLIP).
+
+    Departures: `exact=True`. Where the projector does not accept single rows of the tower, the mean is taken after it,
+    and the notes say so.
+
+    Attributes:
+        exact: `keep` counts everything that the language model receives, the mean included, for comparisons at equal
+            budgets.
     """
 
     name: ClassVar[str] = "trim"
@@ -38,33 +49,35 @@ class TRIM(Method):
     presets: ClassVar[tuple[str, ...]] = ("without keep: outliers",)
 
     exact: bool = False
-    """True: `keep` counts all that the language model gets, the mean too. Ours, for equal budgets."""
 
     @property
     def text_layout(self) -> TextLayout:
         return "truncated"
 
-    def count(self, total: int) -> int:
-        """A share is rounded down; with `exact`, as everywhere."""
+    def with_exact_count(self) -> Self:
+        return replace(self, exact=True)
+
+    def count_to_keep(self, total: int) -> int:
+        """Return how many of `total` tokens `keep` asks for; without `exact`, a share is rounded down."""
         if isinstance(self.keep, float) and not self.exact:
             return int(total * self.keep)
-        return super().count(total)
+        return super().count_to_keep(total)
 
-    def sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
-        count = self.count(patches)
+    def count_sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
+        count = self.count_to_keep(patches)
         return count if self.exact or count == patches else count + 1
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         total = len(tokens)
         scores = torch.softmax(pooled_similarity(self.name, tokens, text, cosine=False), dim=0)
-        count = self._patches(total, int(outliers(scores).sum()))
+        count = self._count_patches(total, int(outliers(scores).sum()))
         if count == total:
             return Selection(torch.arange(total), total, self.name, quotas=tokens.quotas(torch.arange(total)))
         kept = tokens.in_sequence(rank_descending(scores)[:count])
         indices = add_position_after(kept, total)
         others = torch.ones_like(scores)
         others[kept] = 0
-        space, notes = merging_space(tokens)
+        space, notes = choose_merge_space(tokens)
         return Selection(
             indices,
             total,
@@ -77,10 +90,10 @@ class TRIM(Method):
             notes=notes,
         )
 
-    def _patches(self, total: int, standing_out: int) -> int:
-        """How many tokens of the image stay."""
+    def _count_patches(self, total: int, outlying: int) -> int:
+        """Return how many tokens of the image stay, without the mean. outlying: how many scores are outliers."""
         if self.keep is None:
-            # The release goes by the share, and rounds the count down again.
-            return int(total * (standing_out / total))
-        count = self.count(total)
+            # The release turns the count into a share, and rounds the product down.
+            return int(total * (outlying / total))
+        count = self.count_to_keep(total)
         return count - 1 if self.exact and count < total else count

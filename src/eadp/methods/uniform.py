@@ -1,4 +1,4 @@
-"""Uniform sampling: the control that looks everywhere alike."""
+"""Uniform sampling: the control that keeps an even grid of tokens."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import ClassVar
 import torch
 
 from eadp.core import Selection, TextGuide, VisualTokens, even_cells, split_evenly
-from eadp.methods.base import Method
+from eadp.methods.base import register_method
+from eadp.methods.before import BeforeMethod
 
 
+@register_method
 @dataclass(frozen=True)
-class Uniform(Method):
+class Uniform(BeforeMethod):
     """Keep T tokens on an even grid: the central token of each of T even cells (`core.even_cells`).
 
-    Crops or frames share the budget alike, each with a grid of its own.
+    Crops or frames share the budget equally, and each has a grid of its own.
 
     Paper: none, a control.
     """
@@ -24,7 +26,7 @@ class Uniform(Method):
     citation: ClassVar[str] = "control"
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        quotas = split_evenly(tokens.grids, self.count(len(tokens)))
+        quotas = split_evenly(tokens.grids, self.count_to_keep(len(tokens)))
         indices = torch.cat(
             [
                 even_cells(grid, quota)[1] + block.start

@@ -1,4 +1,4 @@
-"""VisionZip: the tokens that the tower looks at, and a few for the rest."""
+"""VisionZip: the tokens that CLS attends to, and a few merged ones for the rest."""
 
 from __future__ import annotations
 
@@ -10,62 +10,76 @@ from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens, rank_descending, split_evenly
 from eadp.core.merging import BlockMerge, add_position_before, group_means, identity_weights, join_blocks, join_rows
-from eadp.methods.attention import attention_on, counted, key_cosine, tower_layers, variant, without
-from eadp.methods.base import Method, Need
-from eadp.methods.merged import blocks_in_sequence, crops_are_joined, merging_space
+from eadp.methods._attention import (
+    cls_attention,
+    complement,
+    key_cosine,
+    label_selection,
+    require_attention,
+    resolve_layer,
+)
+from eadp.methods._merging import choose_merge_space, has_mosaic, order_blocks
+from eadp.methods.base import Need, register_method
+from eadp.methods.before import BeforeMethod
 
 DOMINANT, CLASS, CONTEXTUAL = range(3)
-"""Kinds of rows, in the order in which the joined crops send them."""
+"""Kinds of rows, in the order in which the crops of a mosaic send them."""
 
 
+@register_method
 @dataclass(frozen=True)
-class VisionZip(Method):
-    """Keep D dominant tokens, which CLS attends to most, and merge the rest into C contextual ones; D + C = keep.
+class VisionZip(BeforeMethod):
+    """Keep D dominant tokens, to which CLS attends most, and merge the rest into C contextual tokens; D + C = keep.
 
-    Dominant: CLS itself and the D − 1 patches with the highest CLS attention at the tower's layer −2. Contextual: every
-    ⌊rest/C⌋-th of the other patches is a target; each patch left joins the target with the most similar key (cosine of
-    that layer's keys, mean over heads), and a target becomes itself plus the mean of those that joined it. Rows are
-    merged before the model's projector, which takes the result.
+    Dominant are CLS itself and the D − 1 patches with the highest CLS attention at layer −2 of the tower. Of the other
+    patches, every ⌊rest/C⌋-th is a target. Each remaining patch joins the target with the most similar key (cosine of
+    that layer's keys, mean over heads), and a target becomes itself plus the mean of the patches that joined it. Rows
+    are merged before the projector, which then projects them.
 
-    The language model gets CLS, the dominant patches by position, then the contextual rows. Crops and frames, each an
-    image to the tower, share the budget alike, and each sends its rows in that order; one that may keep all stays as it
-    is. The joined crops of LLaVA-NeXT instead send their dominant patches in the mosaic's reading order, then their CLS
-    rows, then all the contextual ones, crop by crop.
+    The language model receives CLS, the dominant patches by position, then the contextual rows. Crops and frames share
+    the budget equally, and each sends its rows in that order; a crop that may keep everything stays as it is. The
+    mosaic of crops of LLaVA-NeXT instead sends all dominant patches in reading order, then all CLS rows, then all
+    contextual rows, crop by crop.
 
-    Paper: "VisionZip: Longer is Better but Not Necessary in Vision Language Models", CVPR 2025. The default is the
-    authors' release. What it does not cover is ours: where the tower has no CLS, attention received stands in and D are
-    all patches; where the projector takes no single row of the tower, merging is behind it, as the notes say.
+    Paper: "VisionZip: Longer is Better but Not Necessary in Vision Language Models", CVPR 2025.
+
+    Release, the default: as described above.
+
+    Departures: Where the tower has no CLS, attention received replaces that of CLS, and all D are patches. Where the
+    projector does not accept single rows of the tower, rows are merged after it. The notes say so.
+
+    Attributes:
+        layer: The layer of the tower, counted from the end. Paper: −2.
+        contextual: C per crop: a share of its budget, or a count. The splits of paper and release, dominant +
+            contextual (27+5, 54+10, 108+20, 162+30), all have the default share.
     """
 
     name: ClassVar[str] = "visionzip"
     citation: ClassVar[str] = "VisionZip (CVPR 2025)"
     needs: ClassVar[frozenset[Need]] = frozenset({"vision_attention", "tower_rows"})
     merges: ClassVar[bool] = True
-    by_cls: ClassVar[bool] = True
+    uses_cls_attention: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = ("keep=32: 27+5", "64: 54+10", "128: 108+20", "192: 162+30")
 
     layer: int = -2
-    """Of the tower, counted from the end. Paper."""
     contextual: int | float = 5 / 32
-    """C of each crop: a share of its budget, or a count. The splits of paper and release, dominant + contextual (27+5,
-    54+10, 108+20, 162+30), all have this share."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share = isinstance(self.contextual, float)
-        if isinstance(self.contextual, bool) or self.contextual < 0 or (share and self.contextual >= 1):
+        is_share = isinstance(self.contextual, float)
+        if isinstance(self.contextual, bool) or self.contextual < 0 or (is_share and self.contextual >= 1):
             raise ValueError(f"contextual is a share of the budget in [0, 1), or a count (10), got {self.contextual!r}")
 
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
-        return (counted(self.name, self.layer, depth),)
+        return (resolve_layer(self.name, self.layer, depth),)
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        (layer,) = tower_layers(self.name, tokens, 1)
-        scores, keys = attention_on(layer), layer.keys.float().mean(1)
+        (layer,) = require_attention(self.name, tokens, 1)
+        scores, keys = cls_attention(layer), layer.keys.float().mean(1)
         has_class = tokens.tower_cls is not None
-        quotas = split_evenly(tokens.grids, self.count(len(tokens)))
+        quotas = split_evenly(tokens.grids, self.count_to_keep(len(tokens)))
         blocks = [
-            self._block(scores[block], keys[block], quota, has_class)
+            self._merge_block(scores[block], keys[block], quota, has_class)
             for block, quota in zip(tokens.blocks, quotas, strict=True)
         ]
         parts, sizes = [part for part, _ in blocks], [block.stop - block.start for block in tokens.blocks]
@@ -73,15 +87,15 @@ class VisionZip(Method):
         rows = None
         if merge is not None:
             rows = join_rows(parts, sizes)
-            order = _order(tokens, rows, [kinds for _, kinds in blocks]).to(rows.device)
+            order = _order_rows(tokens, rows, [kinds for _, kinds in blocks]).to(rows.device)
             rows, merge = rows[order], merge[order]
-        space, notes = merging_space(tokens)
+        space, notes = choose_merge_space(tokens)
         if layer.cls is not None and not has_class:
             notes = (*notes, "the model does not project CLS: one more patch takes its place")
         return Selection(
             indices,
             len(tokens),
-            variant(self.name, layer),
+            label_selection(self.name, layer),
             quotas=tuple(quotas),
             scores=scores,
             merge=merge,
@@ -90,8 +104,8 @@ class VisionZip(Method):
             notes=(f"attention of tower layer {layer.layer} of {layer.depth}", *notes),
         )
 
-    def _count(self, quota: int, has_class: bool) -> int:
-        """How many of a crop's rows are contextual."""
+    def _count_contextual(self, quota: int, has_class: bool) -> int:
+        """Return how many of a crop's rows are contextual."""
         room = quota - has_class
         if isinstance(self.contextual, float):
             return min(int(self.contextual * quota + 0.5), room)
@@ -102,21 +116,21 @@ class VisionZip(Method):
             )
         return self.contextual
 
-    def _block(self, scores: Tensor, keys: Tensor, quota: int, has_class: bool) -> tuple[BlockMerge, list[int]]:
-        """What one crop sends, and of which kind each row is."""
+    def _merge_block(self, scores: Tensor, keys: Tensor, quota: int, has_class: bool) -> tuple[BlockMerge, list[int]]:
+        """Return the rows of one crop, and the kind of each."""
         total, device = len(scores), scores.device
         if quota == total or quota == 0:
             return BlockMerge(torch.arange(quota, device=device)), [DOMINANT] * quota
-        count = self._count(quota, has_class)
+        count = self._count_contextual(quota, has_class)
         dominant = rank_descending(scores)[: quota - count - has_class].sort().values
-        rest = without(total, dominant)
+        rest = complement(total, dominant)
         targets = rest[:: len(rest) // count][:count] if count else rest[:0]
         merge = identity_weights(torch.cat([dominant, targets]), total)
         if count:
-            others = without(total, torch.cat([dominant, targets]))
-            owner = torch.full((total,), -1, device=device)
-            owner[others] = key_cosine(keys, others, targets).argmax(1)
-            merge[len(dominant) :] += group_means(owner, count)
+            others = complement(total, torch.cat([dominant, targets]))
+            target_of = torch.full((total,), -1, device=device)
+            target_of[others] = key_cosine(keys, others, targets).argmax(1)
+            merge[len(dominant) :] += group_means(target_of, count)
         rows, kinds = torch.cat([dominant, targets]), [DOMINANT] * len(dominant) + [CONTEXTUAL] * count
         if not has_class:
             return BlockMerge(rows.sort().values, merge, rows), kinds
@@ -129,16 +143,19 @@ class VisionZip(Method):
         ]
 
 
-def _order(tokens: VisualTokens, rows: Tensor, kinds: list[list[int]]) -> Tensor:
-    """The rows, block after block, in the order in which the language model gets them. kinds: of each block's rows."""
-    is_mosaic, place = crops_are_joined(tokens), {block: n for n, block in enumerate(blocks_in_sequence(tokens))}
+def _order_rows(tokens: VisualTokens, rows: Tensor, kinds: list[list[int]]) -> Tensor:
+    """Return the permutation that puts rows, given block by block, into the order of the language model.
+
+    kinds: the kind of each row, per block.
+    """
+    is_mosaic, rank = has_mosaic(tokens), {block: n for n, block in enumerate(order_blocks(tokens))}
     sequence = range(len(tokens)) if tokens.sequence is None else tokens.sequence.tolist()
-    keys: list[tuple[int, ...]] = []
-    for block, of_block in enumerate(kinds):
-        for kind in of_block:
-            row = len(keys)
+    sort_keys: list[tuple[int, ...]] = []
+    for block, kinds_of_block in enumerate(kinds):
+        for kind in kinds_of_block:
+            row = len(sort_keys)
             if not is_mosaic or block == 0:
-                keys.append((place[block], row))
+                sort_keys.append((rank[block], row))
             else:
-                keys.append((1, kind, sequence[int(rows[row])] if kind == DOMINANT else row))
-    return torch.tensor(sorted(range(len(keys)), key=keys.__getitem__), dtype=torch.long)
+                sort_keys.append((1, kind, sequence[int(rows[row])] if kind == DOMINANT else row))
+    return torch.tensor(sorted(range(len(sort_keys)), key=sort_keys.__getitem__), dtype=torch.long)

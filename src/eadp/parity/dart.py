@@ -36,8 +36,8 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
     )
     cut = next(iter(method.cuts(len(image), DEPTH)), Cut(settings["layer"], len(image)))
     kept = method.choose(cut, view).indices
-    pivots = method.pivots(view)
-    added = torch.stack(method.taken(cut, view, pivots))
+    pivots = method.find_pivots(view)
+    added = torch.stack(method.share_tokens(cut, view, pivots))
     return {
         "visual_pivots": pivots.visual,
         "text_pivots": pivots.text,

@@ -53,7 +53,7 @@ def _replay_with_newlines(vector: GoldenVector, tokens: VisualTokens) -> dict[st
     newline_positions = whole + torch.arange(1, count + 1) * (width + 1) - 1
 
     method = DivPrune(keep=vector.settings["ratio"])
-    picks, selection = method.picks(tokens), method.select(tokens)
+    picks, selection = method.pick(tokens), method.select(tokens)
     source = torch.where(picks.indices < total, picks.indices, -1)
     newlines = _resolve_newline_ties(vector["order"], newline_positions, picks.indices - total)
     order = torch.where(source >= 0, positions[source.clamp(min=0)], newlines)

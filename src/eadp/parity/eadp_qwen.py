@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods.base import Method
+from eadp.methods.before import BeforeMethod
 from eadp.methods.eadp import EADP
 from eadp.parity.eadp_llava import eadp_settings, stage_outputs
 from eadp.parity.vectors import GoldenVector
@@ -66,7 +66,7 @@ def images_of_prompt(vector: GoldenVector) -> list[VisualTokens]:
     ]
 
 
-def select_per_image(vector: GoldenVector, method: Method) -> list[Selection]:
+def select_per_image(vector: GoldenVector, method: BeforeMethod) -> list[Selection]:
     """Prune each image with the full budget K. An image that fits into the budget is kept whole."""
     selections = []
     for number, tokens in enumerate(images_of_prompt(vector)):

@@ -24,7 +24,7 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
     )
     tokens = _build_tokens(vector, method)
     selection = method.select(tokens)
-    picked = list(zip(method.picked(tokens), tokens.blocks, strict=True))
+    picked = list(zip(method.group_tokens(tokens), tokens.blocks, strict=True))
     chosen = [torch.cat([part.anchors, part.buffers]).sort().values + block.start for part, block in picked]
     in_order = tokens.in_sequence(selection.indices)
     return {

@@ -39,7 +39,7 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
         "attention": scores,
         "outliers": rows[:outlier_count],
         "even": rows[outlier_count:],
-        "step": method.step(outlier_count / len(tokens)),
+        "step": method.sampling_step(outlier_count / len(tokens)),
         "kept": rows.sort().values,
         "rows_index": rows,
         "neighbours": neighbour_weights.nonzero()[:, 1].view(len(rows), -1),

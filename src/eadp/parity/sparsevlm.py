@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from eadp.methods.inside import per_layer
-from eadp.methods.sparsevlm import PUBLISHED, PUBLISHED_TOTAL, SparseVLM, rater_fit, raters
+from eadp.methods.inside import tokens_per_layer
+from eadp.methods.sparsevlm import PUBLISHED, PUBLISHED_TOTAL, SparseVLM, rater_fit, select_raters
 from eadp.parity.sequence import GivenLayerView
 from eadp.parity.vectors import GoldenVector
 
@@ -24,7 +24,7 @@ def _replay_schedule(vector: GoldenVector) -> dict[str, Any]:
     method = SparseVLM(keep=settings["retain"]) if is_published else SparseVLM(table=table)
     cuts = method.cuts(total, depth)
     return {
-        "tokens_entering_layer": per_layer(cuts, total, depth),
+        "tokens_entering_layer": tokens_per_layer(cuts, total, depth),
         "kept_at_cut": [cut.keep - cut.merged for cut in cuts],
         "clusters_at_cut": [cut.merged for cut in cuts],
     }
@@ -43,11 +43,11 @@ def _replay_cut(vector: GoldenVector) -> dict[str, Any]:
     selection = method.choose(cut, view)
     fit = rater_fit(view.visual_inputs, view.text_inputs)
     scores, merge = cast(Tensor, selection.scores), cast(Tensor, selection.merge)
-    recycling = method.recycling(cut, scores, states)
+    recycling = method.cluster_dropped(cut, scores, states)
     rows, kept = merge @ states, cut.keep - cut.merged
     return {
         "rater_fit": fit,
-        "raters": raters(fit),
+        "raters": select_raters(fit),
         "scores": scores,
         "kept": cast(Tensor, selection.rows)[:kept],
         "candidates": recycling.candidates,

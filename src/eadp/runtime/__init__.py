@@ -1,5 +1,5 @@
 """Attach and detach: spans → budget → select → compact. Everything that must hold is held here."""
 
-from eadp.runtime.attach import Pruned, attach
+from eadp.runtime.attach import Pruned, attach, detach
 
-__all__ = ["Pruned", "attach"]
+__all__ = ["Pruned", "attach", "detach"]

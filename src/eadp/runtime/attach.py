@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from torch import Tensor, nn
 
 from eadp.core import Selection
-from eadp.methods import Method, make
+from eadp.methods import BeforeMethod, InsideMethod, Method, NoPruning, get_method
 from eadp.methods.base import Newlines, Positions
-from eadp.methods.inside import InsideMethod
 from eadp.models import Family, Picture, family_of
 from eadp.runtime.before import BeforeLanguageModel
 from eadp.runtime.choose import BudgetOver, Chooser
 from eadp.runtime.hooks import MARK, Hooks
-from eadp.runtime.inside import Everything, InsideLanguageModel
+from eadp.runtime.inside import InsideLanguageModel
 from eadp.runtime.sight import Sight
 
 if TYPE_CHECKING:
@@ -78,8 +76,6 @@ def attach(
             raise ValueError(f"{what} must be one of {', '.join(get_args(known))}, got {value!r}")
     if positions is None:
         positions = getattr(family.config, "eadp_positions", None)
-    if before is not None and before.stage != "before":
-        raise ValueError(f"{before.name} is to prune inside the language model, so it must be an InsideMethod")
     if before is not None and (more := sorted(before.needs - GATHERED)):
         raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
     if MARK in vars(family.base):
@@ -88,18 +84,37 @@ def attach(
     return Pruned(model, family, before, inside, text, processor, question, positions, budget_over, newlines, unpad)
 
 
+def detach(model: nn.Module) -> None:
+    """End the pruning of a model, whichever handle `attach` returned for it.
+
+    Args:
+        model: The model that was given to `attach`.
+
+    Raises:
+        RuntimeError: If the model is not being pruned.
+    """
+    pruned = vars(family_of(model).base).get(MARK)
+    if pruned is None:
+        raise RuntimeError("this model is not being pruned: there is nothing to detach")
+    pruned.detach()
+
+
 def _chain(
     method: str | Method | Sequence[Method], settings: dict[str, Any], preset: str | None, family: str
-) -> tuple[Method | None, InsideMethod | None]:
+) -> tuple[BeforeMethod | None, InsideMethod | None]:
     """The method before the language model, and the one inside it."""
     if isinstance(method, str | Method):
         method = _method(method, settings, preset, family)
-        return (None, method) if isinstance(method, InsideMethod) else (method, None)
+        if isinstance(method, InsideMethod):
+            return None, method
+        if isinstance(method, BeforeMethod):
+            return method, None
+        raise TypeError(f"a method is a BeforeMethod or an InsideMethod, which {type(method).__name__} is not")
     if preset is not None:
         raise TypeError("a preset is for one method named by its name, not for a list of methods")
     if settings:
         raise TypeError(f"give {', '.join(settings)} to the methods of the list, not to attach")
-    if len(method) != 2 or isinstance(method[0], InsideMethod) or not isinstance(method[1], InsideMethod):
+    if len(method) != 2 or not isinstance(method[0], BeforeMethod) or not isinstance(method[1], InsideMethod):
         raise ValueError(
             "a list of methods is one that prunes before the language model and one that prunes inside it, "
             f"such as [EADP(keep=128), PyramidDrop()]; got {[each.name for each in method]}"
@@ -109,13 +124,10 @@ def _chain(
 
 def _method(method: str | Method, settings: dict[str, Any], preset: str | None, family: str) -> Method:
     if isinstance(method, str):
-        return make(method, preset=preset, family=family, **settings)
+        return get_method(method, preset=preset, family=family, **settings)
     if preset is not None:
         raise TypeError(f"a preset goes with a method's name: method={method.name!r}, preset={preset!r}")
-    known = {each.name for each in fields(method) if each.init}
-    if unknown := sorted(set(settings) - known):
-        raise TypeError(f"{method.name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    return replace(method, **settings)
+    return method.with_settings(**settings)
 
 
 def _guide(model: nn.Module, processor: Any, guide: Guide | str | None, method: Method) -> Guide:
@@ -135,7 +147,7 @@ class Pruned:
         self,
         model: nn.Module,
         family: Family,
-        before: Method | None,
+        before: BeforeMethod | None,
         inside: InsideMethod | None,
         guide: Guide | None,
         processor: Any,
@@ -156,15 +168,15 @@ class Pruned:
         if not unpad:
             family.keep_padding(self._hooks, processor)
         kind = family.config.model_type
-        chooser = Chooser(before or Everything(), guide, budget_over, None if before is None else newlines)
+        chooser = Chooser(before or NoPruning(), guide, budget_over, None if before is None else newlines)
         cutting = None
         if inside is not None:
             cutting = InsideLanguageModel(model, family, inside, chooser, positions, newlines)
         sight = Sight(model, family, self._question_of, chooser.method)
-        where = positions or chooser.method.positions_on(kind)
+        where = positions or chooser.method.positions_for(kind)
         self._pruning = BeforeLanguageModel(sight, chooser, where, cutting)
         self._pruning.install(self._hooks)
-        self._hooks.override(family.base, MARK, True)
+        self._hooks.override(family.base, MARK, self)
 
     @property
     def last(self) -> list[Selection]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Relevance, Selection, TextGuide, VisualTokens, trace
-from eadp.methods import Method
+from eadp.methods import BeforeMethod
 from eadp.methods.base import Newlines
 from eadp.models.family import Picture
 from eadp.runtime.merge import Merge
@@ -48,7 +48,7 @@ class Chooser:
     """Runs a method over the pictures of a batch."""
 
     def __init__(
-        self, method: Method, guide: Guide | None, budget_over: BudgetOver, newlines: Newlines | None = None
+        self, method: BeforeMethod, guide: Guide | None, budget_over: BudgetOver, newlines: Newlines | None = None
     ) -> None:
         """newlines: which stay; None: those that the method's release keeps."""
         self.method = method
@@ -106,7 +106,7 @@ class Chooser:
         """features: N×d; newline_rows: R×d, the pictures' newlines, for methods that choose among them too."""
         method, total = self.method, len(features)
         if self._keeps_all(total):
-            if getattr(method, "coverage", None) is None:
+            if not method.may_keep_fewer:
                 note = f"all {total} tokens stay: no more than keep={method.keep}"
                 return Selection(torch.arange(total), total, method.name, notes=(note,)), Extra()
             method = replace(method, keep=total)
@@ -130,7 +130,9 @@ class Chooser:
 
     def _keeps_all(self, total: int) -> bool:
         keep = self.method.keep
-        return keep is not None and (keep >= total if isinstance(keep, int) else self.method.count(total) == total)
+        if keep is None or isinstance(keep, int):
+            return keep is not None and keep >= total
+        return self.method.count_to_keep(total) == total
 
     @trace.part("text guide")
     def _aligned(self, pictures: list[Picture], features: Tensor, guide: Guide) -> Tensor:

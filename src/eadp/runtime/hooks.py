@@ -14,7 +14,7 @@ from eadp.models.family import Seen
 from eadp.models.overrides import Overrides
 
 MARK = "_eadp"
-"""Set on a base model that is being pruned."""
+"""Set on a base model that is being pruned: its `Pruned`."""
 
 
 class Hooks(Overrides):

@@ -14,10 +14,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods import Method
 from eadp.methods.base import Newlines, Positions
-from eadp.methods.inside import InsideMethod, scaled
+from eadp.methods.inside import InsideMethod, scale_layers
 from eadp.models.family import Family
 from eadp.runtime.choose import Choice, Chooser
 from eadp.runtime.compact import Compaction
@@ -33,15 +31,6 @@ from eadp.runtime.remaining import Remaining, Rest
 from eadp.runtime.sight import View
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-class Everything(Method):
-    """All tokens come into the language model."""
-
-    newlines = "all"
-
-    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        return Selection(torch.arange(len(tokens)), len(tokens), "")
 
 
 class InsideLanguageModel:
@@ -61,7 +50,7 @@ class InsideLanguageModel:
         self.family = family
         self.method = method
         self.chooser = chooser
-        self.positions = positions or method.positions_on(family.config.model_type)
+        self.positions = positions or method.positions_for(family.config.model_type)
         self.newlines: Newlines = newlines or method.newlines
         self.text = cast(Any, family.text_model)
         self.decoder = Decoder(self.text)
@@ -78,8 +67,8 @@ class InsideLanguageModel:
         hooks.before(self.text.rotary_emb, self._turning)
         for index, layer in enumerate(self.layers):
             hooks.before(layer, partial(self._enter, index))
-        if self.method.attends == "previous":
-            for index in {*scaled(self.method.layers, self.depth)}:
+        if self.method.attention_from == "previous":
+            for index in {*scale_layers(self.method.layers, self.depth)}:
                 attention = self.layers[index - 1].get_submodule("self_attn")
                 AttentionProbe(attention, self._see, partial(self._cuts_at, index)).install(hooks)
         if hasattr(self.text, "_deepstack_process"):

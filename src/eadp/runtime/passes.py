@@ -102,7 +102,7 @@ class Prefill(Pass):
         """What the layer gets. states: B×P×d; settings: the other arguments, for all P₀ columns."""
         if self.cuts_at(index):
             with torch.no_grad():
-                if self.method.attends == "next":
+                if self.method.attention_from == "next":
                     with trace.part("relevance"):
                         self.heads = ahead(layer, states, self._settings(index, states, settings))
                 step = self._choose(index, states)

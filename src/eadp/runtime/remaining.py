@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection
+from eadp.methods import NoPruning
 from eadp.methods.base import Newlines
 from eadp.methods.inside import Cut
 from eadp.runtime.choose import stays
@@ -67,7 +68,7 @@ class Rest:
         """What is left, added to the account of what came in. scores: of the tokens that did."""
         per_layer, rows = self.per_layer(depth), self.kept.to(before.indices.device)
         kept = rows.sort().values
-        chain = f"{before.method}+{method}" if before.method else method
+        chain = method if before.method == NoPruning.name else f"{before.method}+{method}"
         cuts = [f"{now} from layer {layer} of {depth} on" for layer, now in self.counts.items() if layer]
         told = (
             f"{method}: all {self.counts[0]} tokens stay" if not cuts else f"{self.counts[0]} tokens, {', '.join(cuts)}"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
-from eadp.methods import Method
+from eadp.methods import BeforeMethod
 from eadp.models.family import Family, Picture, Prompt, Seen
 from eadp.runtime.hooks import SEEN, Hooks, Watch
 from eadp.runtime.masks import Mask, segment
@@ -55,7 +55,7 @@ class Sight:
     """
 
     def __init__(
-        self, model: nn.Module, family: Family, question: Callable[[int, Tensor | None], str], method: Method
+        self, model: nn.Module, family: Family, question: Callable[[int, Tensor | None], str], method: BeforeMethod
     ) -> None:
         self.model = model
         self.family = family

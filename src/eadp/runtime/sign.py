@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from eadp.core import Box, Grid, Scoring, Selection, TextGuide, VisualTokens, relevance
-from eadp.methods.base import Method, Need
+from eadp.core.boxes import cells_in_boxes
+from eadp.methods.base import Need
+from eadp.methods.before import BeforeMethod
+from eadp.models.prompt import build_prompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -124,11 +127,8 @@ def diagnose_sign(
 
 
 @dataclass(frozen=True)
-class _Recorder(Method):
-    """Looks at what a method is given, and keeps one token so that the language model has little to do.
-
-    It has no name, so that it is not among the methods.
-    """
+class _Recorder(BeforeMethod):
+    """Looks at what a method is given, and keeps one token so that the language model has little to do."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
 
@@ -143,10 +143,10 @@ class _Recorder(Method):
 def _prompt(processor: Any, phrase: str, prompt: Callable[[str], str] | None) -> str:
     if prompt is not None:
         return prompt(phrase)
-    if not getattr(processor, "chat_template", None):
-        raise ValueError("the processor has no chat template: pass prompt=, which makes a prompt from a phrase")
-    content = [{"type": "image"}, {"type": "text", "text": phrase}]
-    return processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    try:
+        return build_prompt(processor, phrase)
+    except ValueError as error:
+        raise ValueError(f"{error}: pass prompt=, a function that writes the prompt for a phrase") from error
 
 
 def _check_registration(processor: Any, image: Image, tokens: VisualTokens) -> None:
@@ -173,7 +173,7 @@ def localise(text: TextGuide, tokens: VisualTokens, boxes: Sequence[Box], sign: 
             f"boxes lie on one image, but the tokens are {len(tokens.grids)} blocks with no layout: "
             "give images that the processor does not cut into pieces"
         )
-    inside = cells_inside(tokens.grids[0], boxes).to(tokens.aligned.device)
+    inside = _cells_in_boxes(tokens.grids[0], boxes).to(tokens.aligned.device)
     found = relevance(tokens.aligned[tokens.blocks[0]], text.tokens, text.pooled, sign=sign, scoring=Scoring(q=q))
     maps = {"global": found.global_score, "dense": found.dense_score}
     scores = {name: score for name, score in maps.items() if score is not None}
@@ -183,26 +183,12 @@ def localise(text: TextGuide, tokens: VisualTokens, boxes: Sequence[Box], sign: 
     )
 
 
-def cells_inside(grid: Grid, boxes: Sequence[Box]) -> Tensor:
-    """rows·columns, true for the cells whose centre lies in a box; a box too small for any has the cell it lies in."""
-    rows, columns = grid
-    y, x = (torch.arange(rows) + 0.5) / rows, (torch.arange(columns) + 0.5) / columns
-    inside = torch.zeros(rows, columns, dtype=torch.bool)
-    for box in boxes:
-        top, left, bottom, right = box
-        if not (0 <= top < bottom <= 1 and 0 <= left < right <= 1):
-            raise ValueError(
-                f"a box is (top, left, bottom, right) as shares of the image's height and width, in [0, 1], got {box}; "
-                "divide pixels by the height and the width"
-            )
-        cells = ((y >= top) & (y < bottom))[:, None] & ((x >= left) & (x < right))
-        if not cells.any():
-            cells[int((top + bottom) / 2 * rows), int((left + right) / 2 * columns)] = True
-        inside |= cells
+def _cells_in_boxes(grid: Grid, boxes: Sequence[Box]) -> Tensor:
+    inside = cells_in_boxes(grid, boxes)
     if not inside.any() or inside.all():
-        which = "there are no boxes" if not inside.any() else "the boxes cover the whole image"
-        raise ValueError(f"{which}: there must be cells inside and cells outside to compare")
-    return inside.flatten()
+        problem = "there are no boxes" if not inside.any() else "the boxes cover the whole image"
+        raise ValueError(f"{problem}: there must be cells inside and cells outside to compare")
+    return inside
 
 
 def report_of(pairs: Sequence[tuple[Localisation, Localisation]], resamples: int = 2000, seed: int = 0) -> SignReport:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Grid, TowerAttention, trace
-from eadp.methods import Method
+from eadp.methods import BeforeMethod
 from eadp.models.family import Family, Picture, Seen, TowerLayer, TowerRows
 from eadp.runtime.hooks import Hooks
 from eadp.runtime.probe import AttentionProbe, Heads
@@ -25,9 +25,9 @@ from eadp.runtime.probe import AttentionProbe, Heads
 class TowerWatch:
     """Records the attention of the tower's layers that a method asks for."""
 
-    def __init__(self, family: Family, method: Method) -> None:
+    def __init__(self, family: Family, method: BeforeMethod) -> None:
         self.has_cls = family.has_cls
-        self.wants_received = not (method.by_cls and self.has_cls)
+        self.wants_received = not (method.uses_cls_attention and self.has_cls)
         self.modules = family.tower_attention()
         self.layers = method.vision_layers(len(self.modules), family.config.model_type)
         self._calls: dict[int, list[TowerLayer]] | None = None
@@ -160,13 +160,13 @@ def with_views(family: Family, seen: Seen, pictures: list[Picture]) -> list[Pict
     ]
 
 
-def beside(pictures: Sequence[Picture], method: Method) -> Extra:
+def beside(pictures: Sequence[Picture], method: BeforeMethod) -> Extra:
     """What a method needs of pictures that share a budget: their tokens before the projector, or their blocks seen
     anew."""
     if "pixels" not in method.needs:
         return Extra(tower=_joined_rows(pictures))
     square = any(picture.square_only for picture in pictures)
-    grids = method.resolution([grid for picture in pictures for grid in picture.grids], square)
+    grids = method.choose_resolutions([grid for picture in pictures for grid in picture.grids], square)
     blocks = [block for picture in pictures for block in picture.anew]
     encoded = [block(grid) for block, grid in zip(blocks, grids, strict=True) if 0 not in grid]
     rows, *deepstack = (torch.cat(layer) for layer in zip(*encoded, strict=True))

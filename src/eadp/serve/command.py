@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from eadp.checkpoints import POCKET
+from eadp.loading import POCKET
 from eadp.serve.plugin import ARCHITECTURES, WITH_COORDINATES
 from eadp.serve.request import KEY, ServerSettings
 

@@ -16,9 +16,10 @@ from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.parse import EmbeddingItems
 
+from eadp.methods import NoPruning
 from eadp.methods.base import Positions
 from eadp.models.question import question_of
-from eadp.serve.request import EVERYTHING, KEY, Request, ServerSettings
+from eadp.serve.request import KEY, Request, ServerSettings
 from eadp.serve.stock import Stock
 
 REQUEST = {"image": "eadp_image_request", "video": "eadp_video_request"}
@@ -48,13 +49,13 @@ class PruningProcessor(Stock):
         own = dict(inputs.hf_processor_mm_kwargs)
         request = self._server.request(own.pop(KEY, None))
         media = sum(inputs.mm_data_items.get_count(modality, strict=False) for modality in self.modalities)
-        if request.method is not None and media:
+        if request.prunes and media:
             own[KEY] = self._asked(request, inputs.prompt).to_json()
         return super().apply(replace(inputs, hf_processor_mm_kwargs=own), timing_ctx)
 
     def _asked(self, request: Request, prompt: Sequence[int]) -> Request:
         """The request with its question. Methods that read none get none, so that all questions share their hits."""
-        if request.method is None or not request.reads:
+        if not request.reads:
             return replace(request, question="")
         question = request.question or question_of(
             torch.tensor(prompt), self.info.get_tokenizer(), self.info.get_hf_config()
@@ -69,7 +70,7 @@ class PruningProcessor(Stock):
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
         """The most that an image can take is all its tokens: a request may ask for that."""
         inputs = super().get_dummy_inputs(*args, **kwargs)
-        return replace(inputs, hf_processor_mm_kwargs={KEY: {"keep": EVERYTHING}})
+        return replace(inputs, hf_processor_mm_kwargs={KEY: {"method": NoPruning.name}})
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
         request, own = _parted(hf_kwargs)
@@ -102,7 +103,7 @@ class PruningProcessor(Stock):
     ) -> Any:
         request, own = _parted(hf_processor_mm_kwargs)
         updates = super()._get_mm_prompt_updates(mm_items, own, out_mm_kwargs)
-        if request.method is None:
+        if not request.prunes:
             return updates
         shortened = {
             modality: [
@@ -136,4 +137,5 @@ def shows_attention(mm_config: Any) -> bool:
 def _parted(kwargs: Mapping[str, object]) -> tuple[Request, dict[str, object]]:
     """Our request, as `apply` wrote it, and what is the stock processor's."""
     own = dict(kwargs)
-    return Request.from_json(str(own.pop(KEY, "{}"))), own
+    request = own.pop(KEY, None)
+    return Request(NoPruning()) if request is None else Request.from_json(str(request)), own

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vllm.logger import init_logger
 
 from eadp.core import Selection
-from eadp.methods import make
+from eadp.methods import Uniform
 from eadp.models.family import Family
 from eadp.runtime.choose import Chooser, stays
 from eadp.runtime.merge import Merge
@@ -113,7 +113,7 @@ class PruningModel(Stock):
     def _pruned(self, look: Look, request: Request) -> Tensor:
         """The rows of an image that stay, as the engine gets them."""
         picture, method, total = look.picture, request.method, len(look.picture)
-        if method is None or request.keeps_all(total):
+        if request.keeps_all(total):
             return self.finished(look, torch.arange(picture.length), look.rows)
         newlines = picture.newline_slots
         sent = request.sent(total, len(newlines), picture.layout is not None)
@@ -153,6 +153,6 @@ class PruningModel(Stock):
             logger.exception("%s failed on an image or clip; tokens spread evenly stay instead", chooser.method.name)
             self.eadp_metrics.failed()
             beside = len(look.picture.newline_slots) if chooser.newlines == "all" else 0
-            even = Chooser(make("uniform", keep=sent - beside), None, "image", chooser.newlines)
+            even = Chooser(Uniform(keep=sent - beside), None, "image", chooser.newlines)
             selection, extra = even.select([look.picture], look.features, None)
         return selection, extra

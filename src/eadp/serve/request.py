@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from eadp.methods import NAMES, Method, make
-from eadp.methods.base import REGISTRY, Newlines, Positions
+from eadp.methods import BeforeMethod, NoPruning, get_method_class, list_methods
+from eadp.methods.base import Newlines, Positions
 from eadp.serve.tower import Tower
 
 KEY = "eadp"
 """The name of our settings, in a server's overrides and in a request's `mm_processor_kwargs`."""
-EVERYTHING = "all"
-"""keep: every token stays, nothing is computed. The share 1.0 says the same, but some clients write that as 1."""
-EXACT = "exact"
 SERVER_ONLY = ("guide", "cache_mib", "llava_video")
 """Settings of the whole server, which a request cannot change."""
 COUNT_FIRST = "the engine must know how many tokens stay before it sees the image"
@@ -31,54 +28,55 @@ COUNT_FIRST = "the engine must know how many tokens stay before it sees the imag
 
 @dataclass(frozen=True)
 class Request:
-    """method: None where every token stays. question: "" where the method reads none.
+    """What one request asks for.
 
-    positions: of kept tokens. newlines: which stay beside them.
+    Attributes:
+        method: The method; `NoPruning` where every token stays and nothing is computed.
+        question: "" where the method reads none.
+        positions: What kept tokens have for positions.
+        newlines: Which newline tokens stay.
     """
 
-    method: Method | None
+    method: BeforeMethod
     question: str = ""
     positions: Positions = "renumber"
     newlines: Newlines = "none"
 
     @property
+    def prunes(self) -> bool:
+        return not isinstance(self.method, NoPruning)
+
+    @property
     def reads(self) -> bool:
-        return self.method is not None and "text" in self.method.needs
+        return "text" in self.method.needs
 
     @property
     def merges_before_the_projector(self) -> bool:
-        return self.method is not None and "tower_rows" in self.method.needs
+        return "tower_rows" in self.method.needs
 
     def keeps_all(self, patches: int) -> bool:
         """Whether an image of so many patches stays as it is: it has no more than are asked for."""
-        if self.method is None:
+        if not self.prunes:
             return True
         return isinstance(self.method.keep, int) and self.method.keep >= patches
 
     def sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
-        """How many tokens of an image or clip the engine gets. The arguments are those of `Method.sent`."""
-        if self.method is None or self.keeps_all(patches):
+        """Return how many tokens of an image or clip the engine gets; see `BeforeMethod.count_sent`."""
+        if self.keeps_all(patches):
             return patches + newlines
         if self.newlines == "chosen":
-            return self.method.sent(patches, newlines, has_layout)
-        return self.method.sent(patches) + (newlines if self.newlines == "all" else 0)
+            return self.method.count_sent(patches, newlines, has_layout)
+        return self.method.count_sent(patches) + (newlines if self.newlines == "all" else 0)
 
     def to_json(self) -> str:
         """Always the same text for the same request: it becomes part of the hash of its images."""
-        if self.method is None:
-            return "{}"
-        settings = {each.name: getattr(self.method, each.name) for each in fields(self.method) if each.init}
-        ours = {"method": self.method.name, "question": self.question}
         placing = {"positions": self.positions, "newlines": self.newlines}
-        return json.dumps({**ours, **placing, **settings}, sort_keys=True)
+        return json.dumps({"method": self.method.to_dict(), "question": self.question, **placing}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Request:
-        settings = json.loads(text)
-        if not settings:
-            return cls(None)
-        question, positions, newlines = (settings.pop(name) for name in ("question", "positions", "newlines"))
-        return cls(make(settings.pop("method"), **settings), question, positions, newlines)
+        data = json.loads(text)
+        return cls(**{**data, "method": BeforeMethod.from_dict(data["method"])})
 
     def to_tensor(self) -> Tensor:
         """The JSON's bytes: tensors are what travels to the workers."""
@@ -151,22 +149,24 @@ class ServerSettings:
             raise ValueError(f"{', '.join(only)} can be set only for the whole server, not for a request")
         name = own.get("method", self.settings["method"])
         same = name == self.settings["method"]
-        inherited = self.settings if same else {"keep": self.settings.get("keep")}
+        inherited: Mapping[str, Any] = self.settings
+        if not same:
+            inherited = {} if name == NoPruning.name else {"keep": self.settings.get("keep")}
         chosen: dict[str, Any] = {**inherited, **own, "method": name}
         question = chosen.pop("question", "")
         if not isinstance(question, str):
             raise ValueError(f"question must be a text, got {question!r}")
         keep = chosen.get("keep")
-        if keep == EVERYTHING or (isinstance(keep, float) and keep == 1):
-            return Request(None)
+        if isinstance(keep, float) and keep == 1:
+            return Request(NoPruning())
         placing = {what: chosen.pop(what, None) for what in ("positions", "newlines")}
         method = self._method(chosen)
         return Request(method, question.strip(), *self._placing(method, **placing))
 
-    def _placing(self, method: Method, positions: Any, newlines: Any) -> tuple[Positions, Newlines]:
+    def _placing(self, method: BeforeMethod, positions: Any, newlines: Any) -> tuple[Positions, Newlines]:
         """What the request says, or the method's release does, of what this model can be served with."""
         if positions is None:
-            released = method.positions_on(self.family)
+            released = method.positions_for(self.family)
             positions = released if released in self.positions else self.positions[0]
         if positions not in self.positions:
             known = " or ".join(f'"{each}"' for each in self.positions)
@@ -176,32 +176,24 @@ class ServerSettings:
             raise ValueError(f'newlines="{newlines}" cannot be served: {COUNT_FIRST}; "none" and "all" can')
         return positions, newlines
 
-    def _method(self, chosen: dict[str, Any]) -> Method:
-        name = chosen.pop("method")
-        if not isinstance(name, str) or name not in REGISTRY:
+    def _method(self, chosen: dict[str, Any]) -> BeforeMethod:
+        name = chosen["method"]
+        if not isinstance(name, str) or name not in list_methods():
             raise ValueError(f"unknown method {name!r}; known here: {', '.join(self.servable)}")
         if name not in self.servable:
             raise ValueError(f"{name} cannot be served with this model; these can: {', '.join(self.servable)}")
-        known = {each.name for each in fields(REGISTRY[name]) if each.init} | {"preset"}
-        if unknown := sorted(set(chosen) - known):
-            raise ValueError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-        if chosen.get("coverage") is not None:
-            raise ValueError(f"coverage cannot be served: {COUNT_FIRST}; give keep")
-        if "exact" in known:
-            # Where a release keeps more or fewer tokens than asked for, a server has to keep to the count.
-            chosen = {"exact": True, **chosen}
-            if not chosen["exact"]:
-                raise ValueError(f"exact=false cannot be served: {COUNT_FIRST}")
         try:
-            method = make(name, family=self.family, **chosen)
+            method = BeforeMethod.from_dict(chosen, family=self.family)
         except TypeError as error:
             raise ValueError(str(error)) from error
-        if method.keep is None:
+        if method.may_keep_fewer:
+            raise ValueError(f"coverage cannot be served: {COUNT_FIRST}; give keep")
+        if not chosen.get("exact", True):
+            raise ValueError(f"exact=false cannot be served: {COUNT_FIRST}")
+        if method.keep is None and method.takes_budget:
             raise ValueError(f"{name} needs keep: a count such as 64, or a share such as 0.25")
-        if "rounding" in known and getattr(method, "rounding", EXACT) != EXACT:
-            # A preset's floors: the engine must know the count, which only whole quotas give.
-            chosen["rounding"] = EXACT
-            method = make(name, family=self.family, **chosen)
+        # Where a release or a preset keeps more or fewer tokens than asked for, a server has to keep to the count.
+        method = method.with_exact_count()
         if "text" in method.needs and not self.reads:
             raise ValueError(f'{name} reads the question, but this server was started with "guide": "none"')
         if self.tower is not None and (unread := [each for each in self.watched(method) if each >= self.tower.read]):
@@ -216,10 +208,11 @@ class ServerSettings:
         """The methods that need no more than features, the question, and the rows and the attention of a tower that
         shows them."""
         has: set[str] = {"text"} if self.tower is None else {"text", "vision_attention", "tower_rows"}
-        return [name for name in NAMES if REGISTRY[name].stage == "before" and REGISTRY[name].needs <= has]
+        methods = {name: get_method_class(name) for name in list_methods()}
+        return [name for name, each in methods.items() if issubclass(each, BeforeMethod) and each.needs <= has]
 
-    def watched(self, method: Method | None) -> tuple[int, ...]:
+    def watched(self, method: BeforeMethod) -> tuple[int, ...]:
         """The layers of the vision tower whose attention the method goes by."""
-        if method is None or self.tower is None or "vision_attention" not in method.needs:
+        if self.tower is None or "vision_attention" not in method.needs:
             return ()
         return method.vision_layers(self.tower.depth, self.tower.family)

@@ -1,7 +1,8 @@
-"""Look: what was kept and why, as a picture (`figure`), as one page (`report`), live in a browser (`page`)."""
+"""See what was kept and why: as a figure, as one HTML page (`report`), and live in a browser (`page`)."""
 
-from eadp.view.exhibit import Exhibit, Take
-from eadp.view.figure import draw
-from eadp.view.report import to_html
+from eadp.view.comparison import Comparison, MethodResult
+from eadp.view.figure import draw_figure
+from eadp.view.report import render_report
+from eadp.view.selection import plot, to_html
 
-__all__ = ["Exhibit", "Take", "draw", "to_html"]
+__all__ = ["Comparison", "MethodResult", "draw_figure", "plot", "render_report", "to_html"]

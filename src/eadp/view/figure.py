@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from PIL import Image, ImageDraw
 
-from eadp.view.colours import colours, level, on
-from eadp.view.exhibit import Exhibit, Take
+from eadp.utils.palette import normalize, text_colour, to_colours
+from eadp.view.comparison import Comparison, MethodResult
 from eadp.view.panels import heat_panel, kept_panel, picture_panel
 from eadp.view.text import Pen
 
@@ -20,38 +20,38 @@ WIDEST = 560
 INK, QUIET = "#111111", "#444444"
 
 
-def draw(exhibit: Exhibit) -> Image.Image:
+def draw_figure(comparison: Comparison) -> Image.Image:
     """One column for the picture and one for each method: its map above, what it kept below. A clip's strips of frames
     are as wide as the figure, one below the other."""
-    columns = 1 if exhibit.is_clip else 1 + len(exhibit.takes)
+    columns = 1 if comparison.is_clip else 1 + len(comparison.results)
     panel = (
         WIDTH - 2 * MARGIN
-        if exhibit.is_clip
+        if comparison.is_clip
         else max(200, min(WIDEST, (WIDTH - 2 * MARGIN - GAP * (columns - 1)) // columns))
     )
     width = max(2 * MARGIN + columns * (panel + GAP) - GAP, 2 * MARGIN + 3 * 320)
     scratch = Image.new("RGB", (width, 20_000), "white")
     pens = Pens(ImageDraw.Draw(scratch), panel)
-    y = _question(exhibit, pens, width) + 36
-    bottoms = [_picture_column(exhibit, scratch, pens, MARGIN, y, panel)]
-    for number, (take, covered) in enumerate(zip(exhibit.takes, coverages(exhibit), strict=True), start=1):
-        left, top = (MARGIN, bottoms[-1] + 48) if exhibit.is_clip else (MARGIN + number * (panel + GAP), y)
-        bottoms.append(_method_column(exhibit, take, covered, scratch, pens, left, top, panel))
+    y = _question(comparison, pens, width) + 36
+    bottoms = [_picture_column(comparison, scratch, pens, MARGIN, y, panel)]
+    for number, (result, covered) in enumerate(zip(comparison.results, coverages(comparison), strict=True), start=1):
+        left, top = (MARGIN, bottoms[-1] + 48) if comparison.is_clip else (MARGIN + number * (panel + GAP), y)
+        bottoms.append(_method_column(comparison, result, covered, scratch, pens, left, top, panel))
     y = max(bottoms) + 16
-    for note in exhibit.notes:
+    for note in comparison.notes:
         for line in pens.small.lines(note, width - 2 * MARGIN):
             y += 32
             pens.small.write(MARGIN, y, line, QUIET)
     return scratch.crop((0, 0, width, y + MARGIN))
 
 
-def coverages(exhibit: Exhibit) -> list[float | None]:
+def coverages(comparison: Comparison) -> list[float | None]:
     """What the method says itself, else F of its tokens by EADP's weights; None where those are not known."""
     return [
         replayed.coverage[-1].item()
-        if take.selection.coverage is None and replayed is not None
-        else take.selection.coverage
-        for take, replayed in zip(exhibit.takes, exhibit.replays, strict=True)
+        if result.selection.coverage is None and replayed is not None
+        else result.selection.coverage
+        for result, replayed in zip(comparison.results, comparison.replays, strict=True)
     ]
 
 
@@ -66,22 +66,22 @@ class Pens:
         self.small = Pen(canvas, 24)
 
 
-def _question(exhibit: Exhibit, pens: Pens, width: int) -> int:
+def _question(comparison: Comparison, pens: Pens, width: int) -> int:
     """The words as chips, light for low entropy, the discarded struck through. Returns where they end."""
-    if not exhibit.words:
+    if not comparison.words:
         y = MARGIN
-        for line in pens.word.lines(exhibit.question, width - 2 * MARGIN):
+        for line in pens.word.lines(comparison.question, width - 2 * MARGIN):
             y += 44
             pens.word.write(MARGIN, y, line, INK)
         return y
-    shades = colours(1 - level(torch.tensor([entropy for _, entropy, _ in exhibit.words])))
+    shades = to_colours(1 - normalize(torch.tensor([entropy for _, entropy, _ in comparison.words])))
     x, top = float(MARGIN), MARGIN
-    for (word, entropy, kept), shade in zip(exhibit.words, shades, strict=True):
+    for (word, entropy, kept), shade in zip(comparison.words, shades, strict=True):
         shown, number = pens.word.fitted(word, width / 2), f"{entropy:.2f}"
         room = max(pens.word.width(shown), pens.small.width(number)) + 24
         if x + room > width - MARGIN:
             x, top = float(MARGIN), top + 104
-        ink, middle = on(shade), x + room / 2
+        ink, middle = text_colour(shade), x + room / 2
         pens.canvas.rounded_rectangle((x, top, x + room, top + 56), 10, fill=tuple(shade.tolist()))
         start = middle - pens.word.width(shown) / 2
         end = pens.word.write(start, top + 40, shown, ink)
@@ -97,17 +97,17 @@ def _question(exhibit: Exhibit, pens: Pens, width: int) -> int:
     return y - 32
 
 
-def _picture_column(exhibit: Exhibit, page: Image.Image, pens: Pens, left: int, y: int, panel: int) -> int:
-    what = f"clip of {len(exhibit.images)} frames" if exhibit.is_clip else "image"
-    y = _heading(pens, left, y, panel, what, f"{exhibit.total} tokens")
-    picture = picture_panel(exhibit, panel)
+def _picture_column(comparison: Comparison, page: Image.Image, pens: Pens, left: int, y: int, panel: int) -> int:
+    what = f"clip of {len(comparison.images)} frames" if comparison.is_clip else "image"
+    y = _heading(pens, left, y, panel, what, f"{comparison.total} tokens")
+    picture = picture_panel(comparison, panel)
     page.paste(picture, (left, y))
     y += picture.height + 14
-    if exhibit.whole is not None:
-        y = _answer(pens, left, y, panel, exhibit.whole.text)
+    if comparison.whole is not None:
+        y = _answer(pens, left, y, panel, comparison.whole.text)
     y += 28
     panel = min(panel, WIDEST)
-    scale = colours(torch.linspace(0, 1, panel))[None].expand(22, -1, -1)
+    scale = to_colours(torch.linspace(0, 1, panel))[None].expand(22, -1, -1)
     page.paste(Image.fromarray(scale.contiguous().numpy()), (left, y))
     y += 22 + 30
     pens.small.write(left, y, "low", QUIET)
@@ -121,24 +121,31 @@ def _picture_column(exhibit: Exhibit, page: Image.Image, pens: Pens, left: int, 
 
 
 def _method_column(
-    exhibit: Exhibit, take: Take, covered: float | None, page: Image.Image, pens: Pens, left: int, y: int, panel: int
+    comparison: Comparison,
+    result: MethodResult,
+    covered: float | None,
+    page: Image.Image,
+    pens: Pens,
+    left: int,
+    y: int,
+    panel: int,
 ) -> int:
-    told = f"{len(take.selection)} of {take.selection.total} tokens"
-    y = _heading(pens, left, y, panel, take.name, told)
-    heat, kept = take.heat, kept_panel(exhibit, take, panel)
+    told = f"{len(result.selection)} of {result.selection.total} tokens"
+    y = _heading(pens, left, y, panel, result.name, told)
+    heat, kept = result.heat, kept_panel(comparison, result, panel)
     if heat is None:
         above = Image.new("RGB", kept.size, "#eeeeee")
         pen = Pen(ImageDraw.Draw(above), pens.small.size)
         for number, line in enumerate(pen.lines("this method goes by no map", panel - 20)):
             pen.write((panel - pen.width(line)) / 2, above.height / 2 + 32 * number, line, QUIET)
     else:
-        above = heat_panel(exhibit, heat, panel)
+        above = heat_panel(comparison, heat, panel)
     page.paste(above, (left, y))
     y += above.height + 14
     page.paste(kept, (left, y))
     y += kept.height + 14
-    if take.answer is not None:
-        y = _answer(pens, left, y, panel, take.answer.text)
+    if result.answer is not None:
+        y = _answer(pens, left, y, panel, result.answer.text)
     if covered is not None:
         y += 34
         pens.text.write(left, y, pens.text.fitted(f"coverage {covered:.1%}", panel), QUIET)

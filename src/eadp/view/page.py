@@ -9,14 +9,14 @@ from typing import Any
 import gradio as gr
 from PIL import Image
 
-from eadp.methods import NAMES
+from eadp.methods import list_methods
 from eadp.pocket.samples import samples
-from eadp.view.asking import LONGEST, Asker
-from eadp.view.exhibit import Exhibit
+from eadp.utils.images import MAX_MEGAPIXELS, read_frames
+from eadp.view.comparer import LONGEST, MethodComparer
+from eadp.view.comparison import Comparison
 from eadp.view.figure import coverages
-from eadp.view.pictures import MEGAPIXELS, read
-from eadp.view.report import framed, inert, to_html
-from eadp.view.samples import photos
+from eadp.view.photos import photos
+from eadp.view.report import framed, inert, render_report
 
 UPLOAD = "20mb"
 WAITING = 32
@@ -28,7 +28,7 @@ KEPT_FOR = 3600
 
 def serve(model: str, host: str, port: int) -> None:
     """Blocks until it is interrupted."""
-    launch(build(Asker.of(model)), host, port, prevent_thread_lock=False)
+    launch(build(MethodComparer.from_name(model)), host, port, prevent_thread_lock=False)
 
 
 def launch(page: gr.Blocks, host: str = "127.0.0.1", port: int | None = None, prevent_thread_lock: bool = True) -> str:
@@ -52,7 +52,7 @@ def launch(page: gr.Blocks, host: str = "127.0.0.1", port: int | None = None, pr
     return address
 
 
-def build(asker: Asker) -> gr.Blocks:
+def build(comparer: MethodComparer) -> gr.Blocks:
     """The page around one model."""
 
     def preview(upload: str | None, choice: str | None) -> tuple[Any, str]:
@@ -70,20 +70,20 @@ def build(asker: Asker) -> gr.Blocks:
             images = _pictures(upload, choice)
             if keep is None or keep != int(keep):
                 raise ValueError("the number of tokens is a whole number, such as 32")
-            exhibit = asker.look(images, question or "", methods, int(keep))
+            comparison = comparer.compare(images, question or "", methods, int(keep))
         except ValueError as error:
             return alert(str(error)), ""
-        return answers(exhibit), framed(to_html(exhibit), "1400px")
+        return answers(comparison), framed(render_report(comparison), "1400px")
 
     first = next(iter(examples()))
     image, question = examples()[first]
     with gr.Blocks(title="eadp", analytics_enabled=False, delete_cache=(KEPT_FOR, KEPT_FOR)) as page:
-        gr.Markdown("# eadp\nKeep only the visual tokens that serve the question. " + " ".join(asker.notes))
+        gr.Markdown("# eadp\nKeep only the visual tokens that serve the question. " + " ".join(comparer.notes))
         with gr.Row():
             with gr.Column():
                 choice = gr.Dropdown(list(examples()), value=first, label="A scene or a photo", elem_id="choice")
                 upload = gr.File(
-                    label=f"Or your own picture: at most {UPLOAD.upper()} and {MEGAPIXELS} megapixels",
+                    label=f"Or your own picture: at most {UPLOAD.upper()} and {MAX_MEGAPIXELS} megapixels",
                     type="filepath",
                     elem_id="upload",
                     height=150,
@@ -94,7 +94,7 @@ def build(asker: Asker) -> gr.Blocks:
             with gr.Column():
                 asked = gr.Textbox(question, label="Question", lines=2, max_length=LONGEST, elem_id="asked")
                 methods = gr.CheckboxGroup(
-                    list(NAMES), value=["eadp", "cdpruner", "topk"], label="Methods", elem_id="methods"
+                    list_methods(), value=["eadp", "cdpruner", "topk"], label="Methods", elem_id="methods"
                 )
                 keep = gr.Number(32, label="Tokens kept", precision=0, minimum=1, elem_id="keep")
                 button = gr.Button("Look", variant="primary", elem_id="look")
@@ -112,16 +112,16 @@ def alert(sentence: str) -> str:
     return f'<p role="alert">{inert(sentence[:1].upper() + sentence[1:])}</p>'
 
 
-def answers(exhibit: Exhibit) -> str:
+def answers(comparison: Comparison) -> str:
     """What was said with all tokens and with few, and how long the prefills took."""
     head = "".join(f'<th scope="col">{text}</th>' for text in ("tokens", "answer", "prefill", "coverage"))
     rows = []
-    if exhibit.whole is not None:
-        rows.append(_row(f"all {exhibit.total}", exhibit.whole.text, exhibit.whole.prefill, None))
-    for take, covered in zip(exhibit.takes, coverages(exhibit), strict=True):
-        if take.answer is not None:
-            kept = f"{take.name}, {len(take.selection)}"
-            rows.append(_row(kept, take.answer.text, take.answer.prefill, covered))
+    if comparison.whole is not None:
+        rows.append(_row(f"all {comparison.total}", comparison.whole.text, comparison.whole.prefill, None))
+    for result, covered in zip(comparison.results, coverages(comparison), strict=True):
+        if result.answer is not None:
+            kept = f"{result.name}, {len(result.selection)}"
+            rows.append(_row(kept, result.answer.text, result.answer.prefill, covered))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
@@ -133,7 +133,7 @@ def _row(what: str, answer: str, prefill: float, covered: float | None) -> str:
 
 def _pictures(upload: str | None, choice: str | None) -> Sequence[Image.Image]:
     if upload is not None:
-        return read(upload)
+        return read_frames(upload)
     if choice not in examples():
         raise ValueError("choose a scene or a photo, or upload a picture")
     return [examples()[choice][0]]

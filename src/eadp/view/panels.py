@@ -9,8 +9,8 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from eadp.core import Grid
-from eadp.view.colours import colours, level
-from eadp.view.exhibit import Exhibit, Take
+from eadp.utils.palette import normalize, to_colours
+from eadp.view.comparison import Comparison, MethodResult
 from eadp.view.sheet import Place, lay_out
 from eadp.view.text import Pen
 
@@ -23,46 +23,46 @@ EDGE, SMALLEST = (254, 232, 56), 7
 DIMMED = 0.3
 
 
-def picture_panel(exhibit: Exhibit, width: int) -> Image.Image:
+def picture_panel(comparison: Comparison, width: int) -> Image.Image:
     """The picture alone; crops as they were cut."""
-    return _panel(exhibit, width, lambda place, under: under)
+    return _panel(comparison, width, lambda place, under: under)
 
 
-def heat_panel(exhibit: Exhibit, values: Tensor, width: int) -> Image.Image:
+def heat_panel(comparison: Comparison, values: Tensor, width: int) -> Image.Image:
     """values: N."""
-    levels, blocks = level(values), exhibit.blocks
+    levels, blocks = normalize(values), comparison.blocks
 
     def paint(place: Place, under: Image.Image) -> Image.Image:
-        cells = levels[blocks[place.block]].view(exhibit.grids[place.block])
-        return Image.fromarray(colours(cells).numpy()).resize(under.size, Image.Resampling.NEAREST)
+        cells = levels[blocks[place.block]].view(comparison.grids[place.block])
+        return Image.fromarray(to_colours(cells).numpy()).resize(under.size, Image.Resampling.NEAREST)
 
-    return _panel(exhibit, width, paint)
+    return _panel(comparison, width, paint)
 
 
-def kept_panel(exhibit: Exhibit, take: Take, width: int) -> Image.Image:
+def kept_panel(comparison: Comparison, result: MethodResult, width: int) -> Image.Image:
     """Frames and tiles say below how many tokens they kept."""
-    mask, blocks = take.selection.mask.cpu(), exhibit.blocks
+    mask, blocks = result.selection.mask.cpu(), comparison.blocks
     quotas = [int(mask[block].sum()) for block in blocks]
 
     def paint(place: Place, under: Image.Image) -> Image.Image:
-        grid = exhibit.grids[place.block]
+        grid = comparison.grids[place.block]
         return _lit(under, mask[blocks[place.block]].view(grid), grid)
 
-    return _panel(exhibit, width, paint, quotas)
+    return _panel(comparison, width, paint, quotas)
 
 
 def _panel(
-    exhibit: Exhibit,
+    comparison: Comparison,
     width: int,
     paint: Callable[[Place, Image.Image], Image.Image],
     quotas: list[int] | None = None,
 ) -> Image.Image:
-    sheet = lay_out(exhibit, wide=exhibit.is_clip)
+    sheet = lay_out(comparison, wide=comparison.is_clip)
     panel = Image.new("RGB", (width, round(sheet.height * width)), "white")
     for place in sheet.places:
         left, top = round(place.left * width), round(place.top * width)
         size = (round((place.left + place.width) * width) - left, round((place.top + place.height) * width) - top)
-        panel.paste(paint(place, _under(exhibit, place, size)), (left, top))
+        panel.paste(paint(place, _under(comparison, place, size)), (left, top))
         if place.caption:
             pen = Pen(ImageDraw.Draw(panel), max(9, min(26, round(0.16 * size[0]))))
             shown = place.caption if quotas is None else f"{quotas[place.block]} kept"
@@ -72,10 +72,10 @@ def _panel(
     return panel
 
 
-def _under(exhibit: Exhibit, place: Place, size: tuple[int, int]) -> Image.Image:
+def _under(comparison: Comparison, place: Place, size: tuple[int, int]) -> Image.Image:
     if place.image is None:
         return Image.new("RGB", size, GREY)
-    image = exhibit.images[place.image]
+    image = comparison.images[place.image]
     top, left, bottom, right = place.source
     box = (left * image.width, top * image.height, right * image.width, bottom * image.height)
     return image.resize(size, Image.Resampling.LANCZOS, box=box)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from eadp.core import Box
 from eadp.core.quotas import crop_boxes
-from eadp.view.exhibit import Exhibit
+from eadp.view.comparison import Comparison
 
 WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 CAPTION = 0.26
@@ -48,9 +48,9 @@ class Sheet:
     height: float
 
 
-def lay_out(exhibit: Exhibit, wide: bool = False) -> Sheet:
+def lay_out(comparison: Comparison, wide: bool = False) -> Sheet:
     """wide: there is room for many frames beside each other."""
-    grids, images = exhibit.grids, exhibit.images
+    grids, images = comparison.grids, comparison.images
     if len(images) > 1 and len(images) != len(grids):
         raise ValueError(f"{len(images)} frames were given, but the tokens lie on {len(grids)} blocks")
     if len(images) == len(grids) > 1:
@@ -59,12 +59,12 @@ def lay_out(exhibit: Exhibit, wide: bool = False) -> Sheet:
     if len(grids) == 1:
         return Sheet((whole,), whole.height)
     below = whole.height + 2 * GAP
-    if exhibit.layout is None:
+    if comparison.layout is None:
         tiles = _strip(
             range(1, len(grids)), [rows / columns for rows, columns in grids[1:]], "tile", wide, images=False
         )
     else:
-        tiles = _crops(crop_boxes(exhibit.layout, len(grids) - 1), whole)
+        tiles = _crops(crop_boxes(comparison.layout, len(grids) - 1), whole)
     moved = (replace(each, top=each.top + below) for each in tiles.places)
     return Sheet((whole, *moved), below + tiles.height)
 

@@ -11,8 +11,8 @@ import datasets
 import pytest
 from kill import run
 
-from eadp.evaluate.model_settings import Settings
-from eadp.evaluate.pruned import PrunedModel
+from eadp.evaluate.harness_settings import HarnessSettings
+from eadp.evaluate.pruned_model import PrunedModel
 
 TOKENS = {"qwen2_5_vl": 32, "qwen3_vl": 32, "llava_onevision": 16, "llava_video": 9, "llava_next_video": 4}
 """Of a frame, in the tiny models."""
@@ -66,7 +66,7 @@ def test_every_family_sees_as_many_frames_as_asked(tmp_path: Path, film: Path, n
         [{"role": "user", "content": [part, {"type": "text", "text": question}]}] for question in ("what?", "and?")
     ]
     for frames in (4, 8, 64):
-        answers = PrunedModel(Settings.of(**settings, frames=frames)).answer(asked, {"max_new_tokens": 2})
+        answers = PrunedModel(HarnessSettings.of(**settings, frames=frames)).answer(asked, {"max_new_tokens": 2})
         seen = min(frames, 24)  # all that the film has
         assert [(each.tokens, each.sent) for each in answers] == [(6, 6)] * 2
         assert [each.tokens_before for each in answers] == [seen * TOKENS[name]] * 2
@@ -74,7 +74,7 @@ def test_every_family_sees_as_many_frames_as_asked(tmp_path: Path, film: Path, n
 
 def test_part_of_a_clip_can_be_meant(tmp_path: Path, film: Path) -> None:
     folder = clips.save("llava_onevision", tmp_path / "model")
-    model = PrunedModel(Settings.of(pretrained=str(folder), method="none", frames=64))
+    model = PrunedModel(HarnessSettings.of(pretrained=str(folder), method="none", frames=64))
     part = {"type": "video", "video": str(film), "start": 1.0, "end": 2.0}
     answer = model.answer([[{"role": "user", "content": [part, {"type": "text", "text": "?"}]}]], {"max_new_tokens": 1})
     # Five frames from second 1 to 2 at four a second, and the newline behind the clip, which is a placeholder too.

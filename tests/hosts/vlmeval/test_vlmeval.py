@@ -15,7 +15,7 @@ from kill import kill_after, run
 from scenes import Scene, asked_directly
 
 from eadp.evaluate import vlmeval
-from eadp.evaluate.model_settings import Settings
+from eadp.evaluate.harness_settings import HarnessSettings
 
 TOTAL = 16
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -30,7 +30,7 @@ COMMAND = ["--data", data.DATA, "--judge", "exact_matching"]
 class Work:
     """A work directory of VLMEvalKit in which one model ran."""
 
-    def __init__(self, out: Path, settings: Settings) -> None:
+    def __init__(self, out: Path, settings: HarnessSettings) -> None:
         self.name = settings.name
         self.folder = out / self.name
 
@@ -68,7 +68,7 @@ def works(folder: Path, asked: dict[str, list[Scene]]) -> dict[str, Work]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMUData", str(folder / "data"))
         for name, arguments in SETTINGS.items():
-            settings = Settings.of(pretrained="pocket", **arguments)
+            settings = HarnessSettings.of(pretrained="pocket", **arguments)
             vlmeval.evaluate(data.DATA.split(","), settings, folder / "out", arguments=COMMAND[2:])
             found[name] = Work(folder / "out", settings)
     return found
@@ -111,12 +111,12 @@ def test_settings_tokens_and_times_lie_beside_the_results(works: dict[str, Work]
 def test_data_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch, works: dict[str, Work]) -> None:
     monkeypatch.setenv("LMUData", str(folder / "data"))
     with pytest.raises(ValueError, match="no data set 'Nothing'"):
-        vlmeval.evaluate(["Nothing"], Settings.of(pretrained="pocket", keep=5), folder / "none")
+        vlmeval.evaluate(["Nothing"], HarnessSettings.of(pretrained="pocket", keep=5), folder / "none")
 
 
 def test_killed_in_the_middle_it_goes_on_to_the_same_table(folder: Path, works: dict[str, Work]) -> None:
     out = folder / "killed"
-    settings = Settings.of(pretrained="pocket", **SETTINGS["eadp"])
+    settings = HarnessSettings.of(pretrained="pocket", **SETTINGS["eadp"])
     work = Work(out, settings)
     eadp = [sys.executable, "-c", "from eadp.cli import app; app()", "vlmeval", "--model", "pocket", "--keep", "1"]
     command, place = [*eadp, "--out", str(out), *COMMAND], {"LMUData": str(folder / "data"), "OMP_NUM_THREADS": "1"}

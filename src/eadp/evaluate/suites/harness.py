@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import eadp
 from eadp.evaluate.scores import logged
-from eadp.evaluate.setting import ALL, Setting
 from eadp.evaluate.suites.suite import Benchmark, HarnessName
+from eadp.method_spec import ALL_TOKENS, MethodSpec
+from eadp.methods import NoPruning
 
 Figures = dict[str, dict[str, float]]
 """By task, what the harness measured by its names for it."""
@@ -32,7 +32,7 @@ class Cell:
     """
 
     benchmark: Benchmark
-    setting: Setting
+    spec: MethodSpec
     model: str
     folder: Path
     arguments: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        return f"{self.setting.key}/{self.benchmark.name}"
+        return f"{self.spec.key}/{self.benchmark.name}"
 
     @property
     def journal(self) -> Path:
@@ -55,10 +55,10 @@ class Cell:
 
     def settings(self) -> dict[str, Any]:
         """What is run, in the words of the harnesses' models."""
-        everything = self.setting.method == ALL
-        budget = {} if self.setting.keep is None else {"keep": self.setting.keep}
-        method = "none" if everything else self.setting.method
-        return {"method": method, **budget, **self.setting.options, **self.benchmark.scripted(self.setting)}
+        everything = self.spec.method == ALL_TOKENS
+        budget = {} if self.spec.keep is None else {"keep": self.spec.keep}
+        method = NoPruning.name if everything else self.spec.method
+        return {"method": method, **budget, **self.spec.options, **self.benchmark.scripted(self.spec)}
 
 
 def command(cell: Cell, python: str) -> list[str]:
@@ -157,7 +157,7 @@ def _text(value: Any) -> str:
 
 def environment() -> dict[str, str]:
     """Ours. From a checkout, the harness's interpreter gets the same eadp, whatever it has installed."""
-    root = Path(eadp.__file__).parents[1]
+    root = Path(__file__).parents[3]
     if not (root.parent / "pyproject.toml").is_file():
         return dict(os.environ)
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -8,10 +8,11 @@ from rich import box
 from rich.table import Table
 
 from eadp.evaluate.suites.suite import NAMES, PUBLISHED, Benchmark, load
+from eadp.utils.tables import NOTHING, format_markdown
 
 HEAD = ("benchmark", "harness", "task", "split", "measure", "needs", "mind")
 NEEDS = {
-    "": "–",
+    "": NOTHING,
     "judge for some": "online judge for answers that rules cannot read",
     "judge": "online judge",
     "server": "submission server",
@@ -19,7 +20,7 @@ NEEDS = {
 TITLES = {"lmms-eval": "lmms-eval", "vlmeval": "VLMEvalKit"}
 
 
-def as_grid() -> Table:
+def as_table() -> Table:
     table = Table("suite", *HEAD, box=box.SIMPLE_HEAD)
     for name in NAMES:
         for line in _lines(name):
@@ -31,8 +32,7 @@ def as_grid() -> Table:
 def as_markdown() -> str:
     parts = []
     for name in NAMES:
-        lines = [HEAD, ("---",) * len(HEAD), *_lines(name)]
-        parts.append(f"**{name}**\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines))
+        parts.append(f"**{name}**\n\n{format_markdown(HEAD, _lines(name))}")
     return "\n\n".join(parts)
 
 
@@ -49,7 +49,7 @@ def _mind(benchmark: Benchmark) -> str:
         for name, value in changed.items()
     ]
     named = [f"only with --only {benchmark.name}"] if benchmark.only_named else []
-    return "; ".join([*filter(None, [benchmark.remark]), *scripted, *named]) or "–"
+    return "; ".join([*filter(None, [benchmark.remark]), *scripted, *named]) or NOTHING
 
 
 def _tasks(benchmark: Benchmark) -> str:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eadp.evaluate import paper
+from eadp import paper
 from eadp.evaluate.journal import Record
-from eadp.evaluate.setting import ALL, Budget, Setting, grid
 from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.suite import Benchmark, Suite
+from eadp.method_spec import ALL_TOKENS, Budget, MethodSpec, build_specs
 
 
 @dataclass(frozen=True)
-class Plan:
+class SuitePlan:
     """What is to be run, into which folder, by which interpreter (None: ours).
 
     arguments: for the harness's model, besides those of the suite. samples: how many of each task, None: all.
@@ -25,7 +25,7 @@ class Plan:
 
     suite: Suite
     model: str
-    settings: Sequence[Setting]
+    specs: Sequence[MethodSpec]
     benchmarks: Sequence[Benchmark]
     out: Path
     python: str | None
@@ -39,9 +39,9 @@ class Plan:
         return [
             Cell(
                 benchmark,
-                setting,
+                spec,
                 self.model,
-                self.out.absolute() / _name(setting.key) / _name(benchmark.name),
+                self.out.absolute() / _name(spec.key) / _name(benchmark.name),
                 self.given,
                 self.samples,
                 self.batch,
@@ -49,7 +49,7 @@ class Plan:
                 self.suite.include,
             )
             for benchmark in self.benchmarks
-            for setting in self.settings
+            for spec in self.specs
         ]
 
     def identity(self) -> Record:
@@ -63,21 +63,25 @@ class Plan:
         return {name: value for name, value in given.items() if value is not None}
 
 
-def settings(
+def plan_specs(
     methods: Sequence[str],
     budgets: Sequence[Budget],
     options: Mapping[str, Mapping[str, Any]],
     model: str,
-    beside: paper.Table | None,
-) -> list[Setting]:
+    beside: paper.PaperTable | None,
+) -> list[MethodSpec]:
     """All tokens, then budget by budget every method. No budgets: those of the paper for the model."""
     if not budgets and beside is None:
         raise ValueError(f"the paper has no budgets of {model}: give --keep, or the paper's model with --beside")
     counts: Sequence[Budget] = budgets or sorted({row.keep for row in _pruned(beside)}, reverse=True)
-    return [Setting(ALL), *(setting for count in dict.fromkeys(counts) for setting in grid(methods, [count], options))]
+    every = [
+        MethodSpec(ALL_TOKENS),
+        *(spec for count in dict.fromkeys(counts) for spec in build_specs(methods, [count], options)),
+    ]
+    return list({spec.key: spec for spec in every}.values())
 
 
-def paper_of(model: str) -> paper.Table | None:
+def paper_of(model: str) -> paper.PaperTable | None:
     """The paper's accuracy table of a model, by its name, its checkpoint's name, or the name of its folder."""
     folder = Path(model).name.lower()
     names = {**{name.rpartition("/")[2]: of for name, of in paper.models().items()}, **paper.models()}
@@ -85,8 +89,8 @@ def paper_of(model: str) -> paper.Table | None:
     return next((each for each in paper.tables("accuracy") if each.model == known), None)
 
 
-def _pruned(table: paper.Table | None) -> list[Any]:
-    return [] if table is None else [row for row in table.rows if row.method != ALL and row.keep is not None]
+def _pruned(table: paper.PaperTable | None) -> list[Any]:
+    return [] if table is None else [row for row in table.rows if row.method != ALL_TOKENS and row.keep is not None]
 
 
 def _name(text: str) -> str:

@@ -11,34 +11,38 @@ from pathlib import Path
 from statistics import fmean
 
 from eadp.evaluate.journal import Journal, Record
-from eadp.evaluate.setting import Setting
-from eadp.evaluate.suites import harness, leash
+from eadp.evaluate.suites import die_with_parent, harness
 from eadp.evaluate.suites.harness import Cell
-from eadp.evaluate.suites.plan import Plan
+from eadp.evaluate.suites.plan import SuitePlan
 from eadp.evaluate.suites.suite import Benchmark
+from eadp.method_spec import MethodSpec
 
 SECONDS = 0.5
 """Between two looks at what a harness has answered."""
 PATIENCE = 10
 """Seconds in which a harness that is told to end has to; torchrun ends its ranks in them."""
 
-Watch = Callable[[Cell, int], None]
+ProgressCallback = Callable[[Cell, int], None]
 
 
 @dataclass(frozen=True)
-class Ran:
+class SuiteResult:
     """found: a record for every cell that has a value, by its key. failures: a sentence for every one that has not."""
 
-    plan: Plan
+    plan: SuitePlan
     found: dict[str, Record]
     failures: list[str]
 
-    def value(self, setting: Setting, benchmark: Benchmark) -> float | None:
-        record = self.found.get(f"{setting.key}/{benchmark.name}")
+    def value(self, spec: MethodSpec, benchmark: Benchmark) -> float | None:
+        record = self.found.get(f"{spec.key}/{benchmark.name}")
         return None if record is None else record["value"]
 
 
-def run(plan: Plan, watch: Watch = lambda cell, answers: None, done: Callable[[Cell], None] = lambda cell: None) -> Ran:
+def run(
+    plan: SuitePlan,
+    watch: ProgressCallback = lambda cell, answers: None,
+    done: Callable[[Cell], None] = lambda cell: None,
+) -> SuiteResult:
     """watch: told now and then how many answers the running cell has. done: told of every cell when it is over."""
     pythons = {name: harness.interpreter(name, plan.python) for name in {each.harness for each in plan.benchmarks}}
     cells, failures = plan.cells(), []
@@ -52,23 +56,23 @@ def run(plan: Plan, watch: Watch = lambda cell, answers: None, done: Callable[[C
                     _keep_scores(cell)
                     journal.add(cell.key, record)
                 except ValueError as error:
-                    failures.append(f"{cell.setting} on {cell.benchmark.name}: {error}")
+                    failures.append(f"{cell.spec} on {cell.benchmark.name}: {error}")
             elif journal[cell.key]["benchmark"] != _plain(cell.benchmark):
                 raise ValueError(
                     f"{plan.out} has {cell.benchmark.name} as another suite measured it: give another folder"
                 )
             done(cell)
         found = {cell.key: journal[cell.key] for cell in cells if cell.key in journal}
-    return Ran(plan, found, failures)
+    return SuiteResult(plan, found, failures)
 
 
-def _start(cell: Cell, command: list[str], watch: Watch) -> None:
+def _start(cell: Cell, command: list[str], watch: ProgressCallback) -> None:
     """Run the harness to its end. It goes on with the answers that its journal has."""
     cell.folder.mkdir(parents=True, exist_ok=True)
     log = cell.folder / "log.txt"
     with open(log, "ab") as file:
         process = subprocess.Popen(
-            [*_leash(), *command],
+            [*_die_with_parent(), *command],
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -86,9 +90,9 @@ def _start(cell: Cell, command: list[str], watch: Watch) -> None:
         raise ValueError(f"{cell.benchmark.harness} ended with {process.returncode}; {log} ends with: {_end(log)}")
 
 
-def _leash() -> list[str]:
+def _die_with_parent() -> list[str]:
     """In front of a command: a kill of ours is one of it."""
-    return [sys.executable, "-I", leash.__file__, str(os.getpid())] if sys.platform == "linux" else []
+    return [sys.executable, "-I", die_with_parent.__file__, str(os.getpid())] if sys.platform == "linux" else []
 
 
 def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -105,10 +109,10 @@ def _record(cell: Cell) -> Record:
         raise ValueError(f"{cell.benchmark.harness} ended without an answer; see {cell.folder / 'log.txt'}")
     measured = harness.figures(cell)
     return {
-        "method": cell.setting.method,
-        "keep": cell.setting.keep,
-        "options": cell.setting.options,
-        "scripted": cell.benchmark.scripted(cell.setting),
+        "method": cell.spec.method,
+        "keep": cell.spec.keep,
+        "options": cell.spec.options,
+        "scripted": cell.benchmark.scripted(cell.spec),
         "benchmark": _plain(cell.benchmark),
         "value": None if cell.benchmark.needs == "server" else cell.benchmark.value(measured),
         "figures": measured,

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from eadp.evaluate.setting import Setting
+from eadp.method_spec import MethodSpec
 
 PUBLISHED = "published"
 HarnessName = Literal["lmms-eval", "vlmeval"]
@@ -44,10 +44,10 @@ class Benchmark:
     needs: Needs = ""
     remark: str = ""
 
-    def scripted(self, setting: Setting) -> dict[str, Any]:
+    def scripted(self, spec: MethodSpec) -> dict[str, Any]:
         """What the authors' scripts set here, where the setting has their preset and does not say otherwise."""
-        scripts = self.published.get(setting.method, {}) if setting.preset == PUBLISHED else {}
-        return {name: value for name, value in scripts.items() if name not in setting.options}
+        scripts = self.published.get(spec.method, {}) if spec.preset == PUBLISHED else {}
+        return {name: value for name, value in scripts.items() if name not in spec.options}
 
     def value(self, found: Mapping[str, Mapping[str, float]]) -> float:
         """found: by task, the harness's figures by their names."""

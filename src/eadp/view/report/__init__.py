@@ -16,8 +16,8 @@ from PIL import Image
 from torch import Tensor
 
 from eadp.core import Relevance
-from eadp.view.colours import LINES, STOPS, level
-from eadp.view.exhibit import Exhibit, Take
+from eadp.utils.palette import CIVIDIS, OKABE_ITO, normalize
+from eadp.view.comparison import Comparison, MethodResult
 from eadp.view.replay import Replay
 from eadp.view.sheet import lay_out
 
@@ -32,7 +32,7 @@ MEASURE = (
 )
 
 
-def to_html(exhibit: Exhibit) -> str:
+def render_report(comparison: Comparison) -> str:
     """The whole page."""
     script = "\n".join(_file(name) for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{script}\n}})();'
@@ -43,7 +43,7 @@ def to_html(exhibit: Exhibit) -> str:
         "hash": f"sha256-{digest}",
         "style": _file("style.css"),
         "script": script,
-        "data": _json(payload(exhibit)),
+        "data": _json(payload(comparison)),
     }.items():
         page = page.replace(f"{{{{{slot}}}}}", text, 1)
     return page
@@ -60,36 +60,40 @@ def inert(text: str) -> str:
     return html.escape(text).replace("{", "&#123;").replace("$", "&#36;")
 
 
-def payload(exhibit: Exhibit) -> dict[str, Any]:
+def payload(comparison: Comparison) -> dict[str, Any]:
     """What the page's script gets. Arrays are base64 of little-endian numbers."""
-    side = SHARP if len(exhibit.images) == 1 else SMALL
+    side = SHARP if len(comparison.images) == 1 else SMALL
     return {
-        "question": exhibit.question,
-        "total": exhibit.total,
-        "grids": [list(grid) for grid in exhibit.grids],
-        "sheet": asdict(lay_out(exhibit)),
-        "images": [_picture(image, side) for image in exhibit.images],
-        "words": [] if exhibit.relevance is None else _words(exhibit.relevance),
-        "takes": [_take(take, replayed) for take, replayed in zip(exhibit.takes, exhibit.replays, strict=True)],
-        "whole": None if exhibit.whole is None else {"answer": exhibit.whole.text, "prefill": exhibit.whole.prefill},
-        "notes": list(exhibit.notes),
+        "question": comparison.question,
+        "total": comparison.total,
+        "grids": [list(grid) for grid in comparison.grids],
+        "sheet": asdict(lay_out(comparison)),
+        "images": [_picture(image, side) for image in comparison.images],
+        "words": [] if comparison.relevance is None else _words(comparison.relevance),
+        "takes": [
+            _take(result, replayed) for result, replayed in zip(comparison.results, comparison.replays, strict=True)
+        ],
+        "whole": None
+        if comparison.whole is None
+        else {"answer": comparison.whole.text, "prefill": comparison.whole.prefill},
+        "notes": list(comparison.notes),
         "measure": MEASURE,
-        "colours": STOPS.tolist(),
-        "lines": list(LINES),
+        "colours": CIVIDIS.tolist(),
+        "lines": list(OKABE_ITO[:6]),
     }
 
 
-def _take(take: Take, replayed: Replay | None) -> dict[str, Any]:
-    chosen, order = take.selection, take.order
+def _take(result: MethodResult, replayed: Replay | None) -> dict[str, Any]:
+    chosen, order = result.selection, result.order
     return {
-        "name": take.name,
+        "name": result.name,
         "order": _numbers(chosen.indices if order is None else order, "u4"),
         "ordered": order is not None,
         "coverage": chosen.coverage,
         "bound": chosen.bound,
-        "heat": None if take.heat is None else _numbers(take.heat, "f4"),
-        "answer": None if take.answer is None else take.answer.text,
-        "prefill": None if take.answer is None else take.answer.prefill,
+        "heat": None if result.heat is None else _numbers(result.heat, "f4"),
+        "answer": None if result.answer is None else result.answer.text,
+        "prefill": None if result.answer is None else result.answer.prefill,
         "replay": None if replayed is None else _replay(replayed),
     }
 
@@ -113,7 +117,7 @@ def _words(relevance: Relevance) -> list[dict[str, Any]]:
     entropy, kept, weights = (
         values.tolist() for values in (relevance.word_entropy, relevance.word_kept, relevance.word_weight)
     )
-    levels = (1 - level(relevance.word_entropy)).tolist()
+    levels = (1 - normalize(relevance.word_entropy)).tolist()
     told = zip(relevance.words, entropy, kept, levels, weights, maps, strict=True)
     return [
         {"text": word, "entropy": entropy, "kept": kept, "level": shade, "weight": weight, "map": _numbers(each, "u1")}

@@ -1,0 +1,123 @@
+"""A report of the pocket benchmark as a table, as files and as a plot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from eadp.evaluate.compare import against
+from eadp.evaluate.pocket_benchmark import Outcome, PocketReport
+from eadp.method_spec import BLIND, MAJORITY, MethodSpec
+from eadp.utils.files import replace_file
+from eadp.utils.palette import OKABE_ITO
+from eadp.utils.tables import NOTHING, build_table, format_markdown
+
+
+def rows(report: PocketReport) -> tuple[list[str], list[list[str]]]:
+    """Head and lines: accuracy in percent over all questions with its 95 % interval, then by kind."""
+    kinds = sorted(set(report.kinds))
+    lines = []
+    for outcome in report.outcomes:
+        low, high = outcome.interval
+        by_kind = report.by_kind(outcome)
+        counts = [f"{mean:.0f}" for mean in (outcome.mean_tokens, outcome.mean_sent, outcome.layer_mean)]
+        if outcome.spec.method in (BLIND, MAJORITY):
+            counts = [NOTHING] * len(counts)
+        share = f"{100 * outcome.accuracy:.1f} ({100 * low:.1f}–{100 * high:.1f})"
+        lines.append([str(outcome.spec), *counts, share, *(f"{100 * by_kind[kind]:.0f}" for kind in kinds)])
+    return ["setting", "patches", "sent", "layer mean", "all kinds (95 %)", *kinds], lines
+
+
+def as_table(report: PocketReport) -> Table:
+    title = f"{report.model} model, {len(report.kinds)} questions: accuracy in percent"
+    return build_table(*rows(report), left=["setting"], box=box.SIMPLE_HEAD, title=title)
+
+
+def as_markdown(report: PocketReport) -> str:
+    return format_markdown(*rows(report)) + "\n"
+
+
+def as_json(report: PocketReport) -> dict[str, Any]:
+    return {
+        "benchmark": "pocket",
+        "model": report.model,
+        "questions": len(report.kinds),
+        "kinds": report.kinds,
+        "expected": report.expected,
+        "outcomes": [
+            {
+                "method": outcome.spec.method,
+                "keep": outcome.spec.keep,
+                "options": outcome.spec.options,
+                "accuracy": outcome.accuracy,
+                "interval": outcome.interval,
+                "mean_tokens": outcome.mean_tokens,
+                "mean_sent": outcome.mean_sent,
+                "layer_mean": outcome.layer_mean,
+                "by_kind": report.by_kind(outcome),
+                "answers": outcome.answers,
+                "right": outcome.right,
+            }
+            for outcome in report.outcomes
+        ],
+        "differences": [{**asdict(each), "significant": each.significant} for each in against(report.outcomes)],
+    }
+
+
+def write(report: PocketReport, folder: Path) -> list[Path]:
+    """results.json, table.md and, where matplotlib is there, accuracy.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results, table = folder / "results.json", folder / "table.md"
+    replace_file(results, json.dumps(as_json(report)) + "\n")
+    replace_file(table, as_markdown(report))
+    try:
+        import matplotlib
+    except ImportError:
+        return [results, table]
+    matplotlib.use("Agg")
+    return [results, table, plot(report, folder / "accuracy.png")]
+
+
+def plot(report: PocketReport, path: Path) -> Path:
+    """Accuracy against tokens, a line a method, bars for the 95 % intervals."""
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    pruned: dict[str, list[Outcome]] = {}
+    for outcome in report.outcomes:
+        if outcome.spec.keep is not None:
+            name = str(MethodSpec(outcome.spec.method, options=outcome.spec.options))
+            pruned.setdefault(name, []).append(outcome)
+    for colour, (method, outcomes) in zip(OKABE_ITO * 3, pruned.items(), strict=False):
+        outcomes.sort(key=lambda outcome: outcome.mean_tokens)
+        tokens = [outcome.mean_tokens for outcome in outcomes]
+        shares = [100 * outcome.accuracy for outcome in outcomes]
+        reach = [
+            [100 * (o.accuracy - o.interval[0]) for o in outcomes],
+            [100 * (o.interval[1] - o.accuracy) for o in outcomes],
+        ]
+        axis.errorbar(tokens, shares, yerr=reach, marker="o", capsize=3, label=method, color=colour)
+    for outcome, style in zip((o for o in report.outcomes if o.spec.keep is None), ("--", ":", "-."), strict=False):
+        axis.axhline(100 * outcome.accuracy, color="grey", linestyle=style, label=outcome.spec.method)
+    axis.set(
+        xscale="log",
+        xlabel="visual tokens kept",
+        ylabel="accuracy, %",
+        title=f"{report.model.capitalize()} model (toy world)",
+    )
+    ticks = sorted({round(o.mean_tokens) for each in pruned.values() for o in each})
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, fontsize=8, ncols=2)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path
+
+
+__all__ = ["as_json", "as_markdown", "as_table", "write"]

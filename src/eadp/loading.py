@@ -1,0 +1,78 @@
+"""Load a model and its processor by name: a checkpoint, the pocket model, or a random model of a known architecture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eadp.architectures import untrained
+from eadp.architectures.untrained import RANDOM
+from eadp.models.guides import Guide, guide_for
+
+POCKET = "pocket"
+"""The name of the model that ships with the package."""
+
+
+def load_model(
+    name: str, *, dtype: Any = "auto", device: str | None = None, layers: int | None = None
+) -> tuple[Any, Any]:
+    """Load a model and its processor.
+
+    Weights are read from safetensors files only, and no code of a checkpoint is run.
+
+    Args:
+        name: `pocket`, the folder of a checkpoint, its name on the hub, or `random:` and the name of an architecture
+            (`random:llava-1.5-7b`; see `eadp.architectures.configs.ARCHITECTURES`), which gets random weights.
+        dtype: The type of the weights; "auto" for the checkpoint's own.
+        device: "cpu", "cuda" or "cuda:1"; by default a GPU if there is one.
+        layers: The number of layers of the language model that a random model has; by default all.
+
+    Returns:
+        The model, in evaluation mode, and its processor.
+
+    Raises:
+        ValueError: If there is no such model or device, or if the model cannot be shortened.
+    """
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(f"there is no device {device!r}; give cpu, cuda or cuda:1") from error
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"torch sees no GPU here, so the model cannot go to {device!r}; give cpu")
+    if name.startswith(RANDOM):
+        return untrained.load(name.removeprefix(RANDOM), dtype=dtype, device=place, layers=layers)
+    if layers is not None:
+        raise ValueError(f"only a {RANDOM}… model can be shortened to {layers} layers: {name!r} has its weights")
+    model, processor = _load_pocket() if name == POCKET else _load_checkpoint(name, dtype)
+    return model.to(place), processor
+
+
+def load_guide(name: str, model: Any, processor: Any) -> Guide:
+    """Load the text guide of a model that `load_model` returned for this name."""
+    if name.startswith(RANDOM):
+        return untrained.build_guide(model, processor)
+    return guide_for(model, processor)
+
+
+def _load_pocket() -> tuple[Any, Any]:
+    from eadp import pocket
+
+    return pocket.load()
+
+
+def _load_checkpoint(name: str, dtype: Any) -> tuple[Any, Any]:
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(
+            name, dtype=dtype, use_safetensors=True, trust_remote_code=False
+        )
+        return model.eval(), AutoProcessor.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        kind = "folder" if Path(name).exists() else "name"
+        raise ValueError(
+            f"no model can be read from the {kind} {name!r}: give {POCKET!r}, the folder of a checkpoint, its name on "
+            f"the hub, or {RANDOM}llava-1.5-7b and the like ({error})"
+        ) from error

@@ -1,0 +1,88 @@
+"""Architectures with random weights: the real sizes, the real placeholders, and no allocation of what does not fit."""
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from eadp.architectures import memory, untrained
+from eadp.architectures.configs import ARCHITECTURES, build_meta_model, text_encoder_config
+from eadp.architectures.processors import processor_for
+from eadp.loading import load_guide, load_model
+from eadp.measure.samples import drawn_samples
+from eadp.models.prompt import build_inputs
+from eadp.utils.images import make_square
+
+TOKENS = {
+    "llava-1.5-7b": 576,
+    "llava-next-7b": 5 * 576 + 48,  # a newline ends each of 48 rows
+    "llava-onevision-0.5b": 5 * 729 + 54,
+    "qwen2.5-vl-3b": 1296,
+    "qwen3-vl-8b": 1024,
+    "tiny": 576,
+}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_picture_has_the_papers_tokens(name):
+    config = ARCHITECTURES[name]()
+    processor = processor_for(config)
+    [asked] = drawn_samples(1)
+    image = make_square(asked.load_image(), untrained.image_side(config))
+    ids = build_inputs(processor, [image], [asked.question])["input_ids"]
+    assert int((ids == config.image_token_id).sum()) == TOKENS[name]
+    assert int(ids.max()) < config.text_config.vocab_size
+
+
+def test_tiny_runs_with_a_guide_of_its_own():
+    model, processor = load_model("random:tiny")
+    guide = load_guide("random:tiny", model, processor)
+    assert (model.dtype, guide.encode("What is it?").tokens.shape[1]) == (torch.float32, 64)
+    assert load_model("random:tiny", dtype="bfloat16", layers=2)[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["llava-onevision-0.5b", "qwen2.5-vl-3b", "qwen3-vl-8b"])
+def test_a_shortened_model_keeps_its_shares(name):
+    full, short = ARCHITECTURES[name](), untrained.config_for(name, 6)
+    depth = "depth" if hasattr(full.vision_config, "depth") else "num_hidden_layers"
+    share = 6 / full.text_config.num_hidden_layers
+    assert short.text_config.num_hidden_layers == 6
+    assert getattr(short.vision_config, depth) == round(share * getattr(full.vision_config, depth))
+    model = build_meta_model(short)
+    assert len(model.model.language_model.layers) == 6
+    for places in ("fullatt_block_indexes", "deepstack_visual_indexes"):
+        assert all(place < short.vision_config.depth for place in getattr(short.vision_config, places, []))
+    if side := text_encoder_config(short):
+        assert side.num_hidden_layers == pytest.approx(share * text_encoder_config(full).num_hidden_layers, abs=1)
+
+
+def test_what_does_not_fit_is_refused_before_it_is_allocated(monkeypatch):
+    devices = []
+    stock = AutoModelForImageTextToText.from_config
+    monkeypatch.setattr(
+        AutoModelForImageTextToText,
+        "from_config",
+        lambda *args, **kwargs: devices.append(torch.get_default_device().type) or stock(*args, **kwargs),
+    )
+    monkeypatch.setattr(memory, "available_memory", lambda device: 20 << 30)
+    with pytest.raises(ValueError, match=r"its weights take 50\.2 GiB and a prefill .* cpu has 20\.0 GiB left"):
+        load_model("random:llava-1.5-13b", dtype="float32", device="cpu")
+    assert devices == ["meta"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("random:llava-9", {}, "there are random:llava-1.5-7b"),
+        ("random:tiny", {"layers": 9}, "from 1 to 4"),
+        ("random:tiny", {"dtype": "int8"}, "known: float32"),
+        ("pocket", {"layers": 2}, "only a random:"),
+        ("pocket", {"device": "toaster"}, "give cpu, cuda"),
+    ],
+)
+def test_errors_say_what_would_be_right(name, options, says):
+    with pytest.raises(ValueError, match=says):
+        load_model(name, **options)
+
+
+def test_there_is_memory_to_be_had():
+    assert 0 < memory.available_memory(torch.device("cpu")) < 1 << 50

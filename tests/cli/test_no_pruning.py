@@ -1,0 +1,54 @@
+"""`none` names the unpruned model wherever a command takes a method."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from eadp.evaluate.setting import ALL, Setting, grid
+from PIL import Image
+from typer.testing import CliRunner
+
+from eadp.cli import app
+from eadp.evaluate.suites import settings
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_it_is_one_setting_whatever_the_budgets() -> None:
+    assert grid(["none", "eadp"], [8, 16]) == [Setting(ALL), Setting("eadp", 8), Setting("eadp", 16)]
+    assert [str(each) for each in settings(["none", "topk"], [8, 16], {}, "x", None)] == [ALL, "topk 8", "topk 16"]
+    with pytest.raises(ValueError, match="none has no setting mu"):
+        grid(["none"], [8], {"": {"mu": 0.5}})
+    with pytest.raises(ValueError, match="unknown method 'all tokens'"):
+        grid([ALL], [8])
+
+
+def test_eval_runs_the_unpruned_model_once(tmp_path: Path) -> None:
+    run("eval", "pocket", "--methods", "none", "--keep", "0.5,0.25", "--samples", 2, "--out", tmp_path)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert [each["method"] for each in found["outcomes"]] == ["all tokens", "blind", "majority answer"]
+
+
+def test_bench_measures_the_unpruned_model_once(tmp_path: Path) -> None:
+    run("bench", "--methods", "none,uniform", "--keep", 64, "--samples", 1, "--new-tokens", 1, "--out", tmp_path)
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert [(each["method"], each["keep"]) for each in rows] == [("all tokens", None), ("uniform", 64)]
+
+
+def test_show_draws_it_beside_other_methods(tmp_path: Path) -> None:
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    out = tmp_path / "out.png"
+    told = run("show", tmp_path / "red.png", "What is red?", "--keep", 8, "--method", "none,uniform", "-o", out)
+    assert {"none", "uniform"} <= {word for line in told.splitlines() for word in line.split()}
+
+
+def test_serve_passes_it_on_without_a_budget() -> None:
+    line = shlex.split(run("serve", "pocket", "--method", "none", "--dry-run"))
+    assert json.loads(line[line.index("--hf-overrides") + 1])["eadp"] == {"method": "none"}

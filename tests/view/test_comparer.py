@@ -1,0 +1,190 @@
+"""A model is asked with all tokens and with few: what is shown is what it said and what was kept."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers import tiny
+from helpers.command import run
+from helpers.comparisons import noise
+from transformers import BatchFeature
+
+import eadp
+from eadp.models.guides import EmbeddingGuide
+from eadp.models.prompt import build_inputs
+from eadp.pocket.samples import samples
+from eadp.pocket.world import clip
+from eadp.pocket.world import draw as scene_picture
+from eadp.view.comparer import MethodComparer, build_clip_inputs
+from eadp.view.report import payload
+from eadp.view.sheet import lay_out
+
+SAMPLE = next(samples("test", 1))
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return MethodComparer.from_name("pocket")
+
+
+@pytest.fixture(scope="module")
+def looked(pocket):
+    return pocket.compare([SAMPLE.image], SAMPLE.question, ["eadp", "visionzip", "fastv"], 32, rounds=1)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_what_is_shown_is_what_attach_keeps_and_the_model_says(pocket, looked, number):
+    result = looked.results[number]
+    inputs = build_inputs(pocket.processor, [SAMPLE.image], [SAMPLE.question])
+    with eadp.attach(pocket.model, pocket.processor, method=result.name, keep=32) as pruned:
+        out = pocket.model.generate(**inputs, do_sample=False)
+    said = pocket.processor.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+    assert result.answer.text == said
+    assert torch.equal(result.selection.indices, pruned.last[0].indices)
+
+
+def test_all_tokens_are_asked_too_and_the_model_is_given_back(pocket, looked):
+    inputs = build_inputs(pocket.processor, [SAMPLE.image], [SAMPLE.question])
+    out = pocket.model.generate(**inputs, do_sample=False)
+    assert looked.whole.text in pocket.processor.decode(out[0], skip_special_tokens=True)
+    assert looked.whole.prefill > 0
+    assert looked.notes[0].startswith("Pocket model: a toy")
+
+
+def test_a_method_that_takes_all_at_once_has_no_order(looked):
+    assert [result.order is None for result in looked.results] == [False, True, True]
+    assert [result["ordered"] for result in payload(looked)["takes"]] == [True, False, False]
+
+
+def test_the_frames_of_a_clip_share_one_budget(pocket):
+    frames = [scene_picture(frame) for frame in clip("test", 0, frames=4).frames]
+    made = pocket.compare(frames, "What appears?", ["eadp", "visionzip"], 40, rounds=1)
+    assert len(made.images) == len(made.grids) == 4
+    for result in made.results:
+        assert len(result.selection) == sum(result.selection.quotas) == 40
+    assert made.replays[0].coverage[-1].item() == pytest.approx(made.results[0].selection.coverage, abs=1e-6)
+
+
+def test_a_video_is_shown_frame_by_frame(monkeypatch):
+    """Processors cut clips with torchvision, which is not needed here: the inputs are made without."""
+    model, processor = tiny.model("llava_onevision"), tiny.processor("llava_onevision")
+    inputs = BatchFeature(tiny.inputs("llava_onevision", [[(4, 28, 28)]]))
+    monkeypatch.setattr("eadp.view.comparer.build_clip_inputs", lambda *asked: inputs)
+    comparer = MethodComparer(model, processor, EmbeddingGuide(model.get_input_embeddings(), processor))
+    frames = [noise(28, 28, seed) for seed in range(4)]
+    made = comparer.compare(frames, "What moves?", ["eadp", "topk"], 12, rounds=1)
+    assert [place.image for place in lay_out(made, wide=True).places] == [0, 1, 2, 3]
+    assert [sum(result.selection.quotas) for result in made.results] == [12, 12]
+
+
+def test_frames_that_a_model_joins_are_shown_by_their_first(monkeypatch):
+    model, processor = tiny.model("qwen2_5_vl"), tiny.processor("qwen2_5_vl")
+    inputs = BatchFeature(tiny.inputs("qwen2_5_vl", [[(4, 32, 32)]]))
+    monkeypatch.setattr("eadp.view.comparer.build_clip_inputs", lambda *asked: inputs)
+    comparer = MethodComparer(model, processor, EmbeddingGuide(model.get_input_embeddings(), processor))
+    frames = [noise(32, 32, seed) for seed in range(4)]
+    made = comparer.compare(frames, "What moves?", ["eadp"], 6, rounds=1)
+    assert made.images == frames[:: 4 // len(made.grids)]
+
+
+class Recorder:
+    """A processor that tells what it was given."""
+
+    chat_template = "{{ messages }}"
+
+    def apply_chat_template(self, messages, **options):
+        return [part["type"] for part in messages[0]["content"]]
+
+    def __call__(self, **given):
+        return given
+
+
+@pytest.mark.parametrize(
+    ("config", "types", "kind"),
+    [({"video_token_id": 7}, ["video", "text"], "videos"), ({}, ["image", "image", "image", "text"], "images")],
+)
+def test_a_clip_is_a_video_where_the_model_takes_videos(config, types, kind):
+    frames = [noise(8, 8)] * 3
+    given = build_clip_inputs(SimpleNamespace(config=SimpleNamespace(**config)), Recorder(), frames, "What moves?")
+    assert given["text"] == [types]
+    assert given[kind] == ([frames] if kind == "videos" else frames)
+
+
+@pytest.mark.parametrize(("family", "blocks"), [("llava_next", 5), ("qwen2_5_vl", 1), ("internvl", 5)])
+def test_crops_and_tiles_of_other_families(family, blocks):
+    model, processor = tiny.model(family), tiny.processor(family)
+    comparer = MethodComparer(model, processor, EmbeddingGuide(model.get_input_embeddings(), processor))
+    made = comparer.compare([noise(60, 40)], "Where is the cat?", ["eadp"], 8, rounds=1)
+    assert len(made.grids) == blocks
+    places = lay_out(made).places
+    placed = [place.image for place in places]
+    assert placed == ([0, None, None, None, None] if family == "internvl" else [0] * blocks)
+
+
+@pytest.mark.parametrize(
+    ("question", "methods", "keep", "says"),
+    [
+        ("  ", ["eadp"], 8, "the question is empty"),
+        ("a" * 2001, ["eadp"], 8, "2001 characters"),
+        ("What?", [], 8, "at least one method"),
+        ("What?", ["edap"], 8, "unknown method"),
+        ("What?", ["eadp"], 0, "at least 1"),
+    ],
+)
+def test_bad_questions_methods_and_budgets_are_told_what_would_be_right(pocket, question, methods, keep, says):
+    with pytest.raises(ValueError, match=says):
+        pocket.compare([SAMPLE.image], question, methods, keep)
+
+
+@pytest.mark.parametrize("question", ["红色的猫在哪里？🐱", "<script>alert(1)</script>"])
+def test_any_question_can_be_asked(pocket, question):
+    made = pocket.compare([SAMPLE.image], question, ["eadp"], 16, rounds=1)
+    assert made.question == question
+    assert all(word in question for word, _, _ in made.words)
+
+
+# ── The commands ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("command", "name"), [("show", "out.png"), ("report", "out.html")])
+def test_commands_write_what_they_say(tmp_path, command, name):
+    SAMPLE.image.save(tmp_path / "scene.png")
+    out = tmp_path / "new" / name
+    told = run(
+        command, str(tmp_path / "scene.png"), "红色 [b]?", "--keep", "0.125", "--method", "eadp,topk", "-o", str(out)
+    )
+    assert told.exit_code == 0, told.output
+    assert out.stat().st_size > 5000
+    assert "32" in told.output
+    assert "out of its world" in told.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nothing.png", "What?"), "there is no file"),
+        (("SCENE", " "), "question is empty"),
+        (("SCENE", "What?", "--keep", "1,2"), "takes one budget"),
+        (("SCENE", "What?", "--method", "edap"), "unknown method"),
+        (("SCENE", "What?", "--model", "no-such-folder/x"), "give 'pocket'"),
+        (("NOTES", "What?"), "is not an image"),
+        (("SCENE", "What?", "-o", "out.gif"), "is written as .png"),
+    ],
+)
+def test_commands_tell_what_would_be_right(tmp_path, arguments, says):
+    SAMPLE.image.save(tmp_path / "scene.png")
+    (tmp_path / "notes.png").write_text("no picture")
+    files = {"SCENE": str(tmp_path / "scene.png"), "NOTES": str(tmp_path / "notes.png")}
+    told = run("show", "-o", str(tmp_path / "out.png"), *(files.get(each, each) for each in arguments))
+    assert told.exit_code == 2
+    assert says in " ".join(told.output.replace("│", " ").split())
+    assert not (tmp_path / "out.png").exists()
+
+
+def test_the_live_page_says_what_it_needs(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    told = run("view")
+    assert told.exit_code == 2
+    assert "pip install 'eadp[view]'" in " ".join(told.output.replace("│", " ").split())
