@@ -8,7 +8,7 @@ import pytest
 from checkpoints import FAMILIES, LLAVA_VIDEO, folder_of, settings_of
 from engines import Ask, Engine, Transformers, clip, picture, words
 
-from eadp.methods import get_method_class
+from eadp.methods import NoPruning, get_method_class
 from eadp.pocket.samples import samples
 from eadp.serve.request import ServerSettings
 
@@ -35,9 +35,10 @@ class Pair:
 
     @property
     def servable(self) -> list[str]:
+        """The methods that take a budget."""
         config = self.reference.model.config
         config.eadp = SERVER
-        return ServerSettings.of(config, self.positions).servable
+        return [name for name in ServerSettings.of(config, self.positions).servable if name != NoPruning.name]
 
     @property
     def positions(self) -> tuple[str, ...]:
