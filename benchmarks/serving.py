@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eadp.pocket.storage import WEIGHTS
-from eadp.serve.command import command
+from eadp.serve.command import build_command
 from eadp.utils.tables import format_markdown
 
 PAGE = common.ROOT / "docs" / "guides" / "serving.md"
@@ -139,7 +139,7 @@ def main(
         port = free.getsockname()[1]
         free.close()
         more = ["--host=127.0.0.1", f"--port={port}", "--trust-request-mm-kwargs", *SERVER]
-        line = command(str(checkpoint(Path(place))), {"keep": keep}, more)
+        line = build_command(str(checkpoint(Path(place))), {"keep": keep}, more)
         server = subprocess.Popen(line, env={**os.environ, **ENVIRONMENT})
         try:
             root = f"http://127.0.0.1:{port}"

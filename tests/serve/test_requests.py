@@ -1,4 +1,4 @@
-"""The parts of the vLLM plugin that need no vLLM. `make test-vllm` runs the rest."""
+"""The parts of the vLLM plugin that do not need vLLM. `make test-vllm` runs the other tests."""
 
 from __future__ import annotations
 
@@ -19,82 +19,84 @@ from eadp.cli import app
 from eadp.models.layout import ImageLayout
 from eadp.models.vision_call import EncodedImage, TowerRows
 from eadp.serve import ARCHITECTURES, mrope, versions
-from eadp.serve.command import command
-from eadp.serve.features import Look, LookCache
+from eadp.serve.command import build_command
+from eadp.serve.features import EncodedFeatures, FeatureCache
 from eadp.serve.request import Request, ServerSettings
 
 
 def server(**settings: Any) -> ServerSettings:
-    """Of a LLaVA."""
-    return ServerSettings.of(SimpleNamespace(eadp=settings), ("renumber",))
+    """The settings of a LLaVA server."""
+    return ServerSettings.from_config(SimpleNamespace(eadp=settings), ("renumber",))
 
 
-def test_a_request_reads_back_from_what_travels_to_the_workers() -> None:
-    request = Request(server(keep=64, beta=3.0).request({"question": " Wo ist die Tür? "}).method, "Wo ist die Tür?")
+def test_a_request_survives_the_way_to_the_workers() -> None:
+    request = Request(
+        server(keep=64, beta=3.0).build_request({"question": " Wo ist die Tür? "}).method, "Wo ist die Tür?"
+    )
     assert Request.from_tensor(request.to_tensor()) == request
     assert Request.from_tensor(Request(eadp.NoPruning()).to_tensor()) == Request(eadp.NoPruning())
 
 
-def test_a_request_s_settings_go_before_the_server_s() -> None:
+def test_settings_of_a_request_override_those_of_the_server() -> None:
     ours = server(method="eadp", keep=64, beta=3.0)
-    assert ours.request({"keep": 8}).method.keep == 8
-    assert ours.request({"keep": 8}).method.beta == 3.0
-    assert ours.request({"question": " Where? "}).question == "Where?"
-    assert ours.request({"keep": 1.0}).method == eadp.NoPruning()
-    assert ours.request({"keep": 1}).method.keep == 1
+    assert ours.build_request({"keep": 8}).method.keep == 8
+    assert ours.build_request({"keep": 8}).method.beta == 3.0
+    assert ours.build_request({"question": " Where? "}).question == "Where?"
+    assert ours.build_request({"keep": 1.0}).method == eadp.NoPruning()
+    assert ours.build_request({"keep": 1}).method.keep == 1
 
 
 def test_a_request_may_turn_pruning_off() -> None:
-    request = server(method="eadp", keep=64).request({"method": "none"})
+    request = server(method="eadp", keep=64).build_request({"method": "none"})
     assert request.method == eadp.NoPruning()
     assert not request.prunes
-    assert request.sent(576, newlines=24) == 600
-    assert server(method="none").request(None) == request
+    assert request.count_sent(576, newlines=24) == 600
+    assert server(method="none").build_request(None) == request
     with pytest.raises(ValueError, match="none keeps every token: leave out keep=8"):
-        server(method="none").request({"keep": 8})
+        server(method="none").build_request({"keep": 8})
 
 
 def test_a_method_inside_the_language_model_cannot_be_served() -> None:
     with pytest.raises(ValueError, match="fastv cannot be served"):
-        server(keep=64).request({"method": "fastv"})
+        server(keep=64).build_request({"method": "fastv"})
 
 
 def test_another_method_takes_only_the_budget_from_the_server() -> None:
-    method = server(method="eadp", keep=64, beta=3.0).request({"method": "divprune"}).method
+    method = server(method="eadp", keep=64, beta=3.0).build_request({"method": "divprune"}).method
     assert (method.name, method.keep) == ("divprune", 64)
 
 
-def test_an_image_with_no_more_tokens_than_asked_for_stays_whole() -> None:
-    request = server(keep=64).request(None)
-    assert [request.sent(total) for total in (63, 64, 65, 576)] == [63, 64, 64, 64]
-    assert server(keep=0.25).request(None).sent(576) == 144
+def test_an_image_with_no_more_tokens_than_the_budget_is_not_pruned() -> None:
+    request = server(keep=64).build_request(None)
+    assert [request.count_sent(total) for total in (63, 64, 65, 576)] == [63, 64, 64, 64]
+    assert server(keep=0.25).build_request(None).count_sent(576) == 144
 
 
-def test_the_engine_is_told_how_many_tokens_come_newlines_included() -> None:
+def test_the_token_count_includes_newlines() -> None:
     counts = {}
     for method in ("eadp", "divprune"):
         for newlines in ("none", "all", None):
-            request = server(method=method, keep=64, newlines=newlines).request(None)
-            counts[method, newlines] = request.sent(2880, newlines=48)
+            request = server(method=method, keep=64, newlines=newlines).build_request(None)
+            counts[method, newlines] = request.count_sent(2880, newlines=48)
     assert counts["eadp", None] == counts["eadp", "none"] == counts["divprune", None] == 64
     assert counts["eadp", "all"] == counts["divprune", "all"] == 64 + 48
-    assert server(keep=4000).request(None).sent(2880, newlines=48) == 2880 + 48
-    assert server(method="divprune", keep=0.5).request(None).sent(100, newlines=10) == 55
+    assert server(keep=4000).build_request(None).count_sent(2880, newlines=48) == 2880 + 48
+    assert server(method="divprune", keep=0.5).build_request(None).count_sent(100, newlines=10) == 55
 
 
-def test_divprune_chooses_no_newlines_of_clips() -> None:
-    """Each frame is pruned by itself, unless all are one pool."""
+def test_divprune_selects_no_newlines_of_clips() -> None:
+    """DivPrune prunes each frame separately, unless scope="image" makes all frames one pool."""
     clip = {"patches": 100, "newlines": 10, "has_layout": False}
-    assert server(method="divprune", keep=0.5).request(None).sent(**clip) == 50
-    assert server(method="divprune", keep=0.5, scope="image").request(None).sent(**clip) == 55
-    assert server(method="divprune", keep=0.5, newlines="all").request(None).sent(**clip) == 60
+    assert server(method="divprune", keep=0.5).build_request(None).count_sent(**clip) == 50
+    assert server(method="divprune", keep=0.5, scope="image").build_request(None).count_sent(**clip) == 55
+    assert server(method="divprune", keep=0.5, newlines="all").build_request(None).count_sent(**clip) == 60
 
 
 @pytest.mark.parametrize("preset", ["paper", "published"])
 @pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen3_vl"])
-def test_presets_are_served_with_whole_quotas(family: str, preset: str) -> None:
+def test_presets_are_served_with_exact_counts(family: str, preset: str) -> None:
     config = SimpleNamespace(eadp={"keep": 64, "preset": preset}, model_type=family)
-    request = ServerSettings.of(config, ("renumber", "keep")).request(None)
+    request = ServerSettings.from_config(config, ("renumber", "keep")).build_request(None)
     wanted = eadp.EADP.published(64, family) if preset == "published" else eadp.EADP.paper(64)
     assert request.method == replace(wanted, rounding="exact")
     assert request.positions == "renumber"
@@ -121,81 +123,81 @@ def test_a_server_with_wrong_settings_does_not_start(settings: dict[str, Any], s
         server(**settings)
 
 
-def test_overrides_without_settings_are_told_what_to_say() -> None:
+def test_overrides_without_settings_raise_an_error_with_an_example() -> None:
     with pytest.raises(ValueError, match=r"--hf-overrides must say how to prune"):
-        ServerSettings.of(SimpleNamespace(), ("keep",))
+        ServerSettings.from_config(SimpleNamespace(), ("keep",))
 
 
-def test_methods_that_need_no_attention_can_be_served() -> None:
-    assert {"eadp", "cdpruner", "divprune", "random", "uniform", "topk"} <= set(server(keep=64).servable)
+def test_methods_that_need_no_attention_are_available() -> None:
+    assert {"eadp", "cdpruner", "divprune", "random", "uniform", "topk"} <= set(server(keep=64).available_methods)
 
 
 @pytest.mark.parametrize(("layer", "read"), [(-2, 23), (22, 22), (-1, 24), ([-7, -2], 23)])
-def test_the_tower_s_attention_is_there_as_far_as_the_model_reads(layer: Any, read: int) -> None:
+def test_attention_is_available_in_the_layers_that_the_model_runs(layer: Any, read: int) -> None:
     vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24, num_attention_heads=16)
     config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=layer)
-    settings = ServerSettings.of(config, ("renumber",))
-    assert settings.tower.read == read
-    assert {"visionzip", "hiprune", "prumerge", "trim"} < set(settings.servable)
-    assert settings.watched(settings.request({"method": "prumerge", "layer": 3}).method) == (3,)
-    assert settings.watched(settings.request({"method": "hiprune", "deep_layer": 20}).method) == (8, 20)
-    assert settings.watched(settings.request({"method": "divprune"}).method) == ()
+    settings = ServerSettings.from_config(config, ("renumber",))
+    assert settings.tower.layers_run == read
+    assert {"visionzip", "hiprune", "prumerge", "trim"} < set(settings.available_methods)
+    assert settings.attention_layers(settings.build_request({"method": "prumerge", "layer": 3}).method) == (3,)
+    assert settings.attention_layers(settings.build_request({"method": "hiprune", "deep_layer": 20}).method) == (8, 20)
+    assert settings.attention_layers(settings.build_request({"method": "divprune"}).method) == ()
     last = {"method": "visionzip", "layer": -1}
     if read == 24:
-        assert settings.watched(settings.request(last).method) == (23,)
+        assert settings.attention_layers(settings.build_request(last).method) == (23,)
     else:
         with pytest.raises(ValueError, match=f"layer 23 of the vision tower.* first {read} layers"):
-            settings.request(last)
+            settings.build_request(last)
 
 
 @pytest.mark.parametrize("video", [False, True])
-def test_a_siglip_tower_s_attention_is_there_to_its_last_layer(video: bool) -> None:
+def test_attention_is_available_in_all_layers_of_a_siglip_tower(video: bool) -> None:
     vision = SimpleNamespace(model_type="siglip_vision_model", num_hidden_layers=26, num_attention_heads=16)
     own = {"eadp": {"keep": 64, "llava_video": video}, "model_type": "llava_onevision"}
     config = SimpleNamespace(**own, vision_config=vision, vision_feature_layer=-1)
-    settings = ServerSettings.of(config, ("renumber",))
-    assert (settings.tower.read, settings.tower.has_cls, settings.llava_video) == (26, False, video)
-    assert {"visionzip", "hiprune", "prumerge", "trim"} < set(settings.servable)
-    assert settings.watched(settings.request({"method": "prumerge", "layer": -1}).method) == (25,)
+    settings = ServerSettings.from_config(config, ("renumber",))
+    assert (settings.tower.layers_run, settings.tower.has_cls, settings.llava_video) == (26, False, video)
+    assert {"visionzip", "hiprune", "prumerge", "trim"} < set(settings.available_methods)
+    assert settings.attention_layers(settings.build_request({"method": "prumerge", "layer": -1}).method) == (25,)
     with pytest.raises(ValueError, match="llava_video can be set only for the whole server"):
-        settings.request({"llava_video": True})
+        settings.build_request({"llava_video": True})
 
 
-def test_a_server_keeps_to_the_count_where_a_release_does_not() -> None:
-    """TRIM's mean, HiPrune's crops: placeholders are counted before the image is seen."""
+def test_a_server_keeps_the_exact_count_if_a_release_does_not() -> None:
+    """TRIM's release adds a mean token and HiPrune's may keep fewer, but the engine needs the count in advance."""
     vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24, num_attention_heads=16)
     config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=-2)
-    settings = ServerSettings.of(config, "renumber")
+    settings = ServerSettings.from_config(config, "renumber")
     for name in ("trim", "hiprune"):
-        assert settings.request({"method": name}).method.exact
+        assert settings.build_request({"method": name}).method.exact
         with pytest.raises(ValueError, match="must know how many tokens stay"):
-            settings.request({"method": name, "exact": False})
-    assert settings.request({"method": "trim"}).merges_before_the_projector
-    assert not settings.request({"method": "hiprune"}).merges_before_the_projector
+            settings.build_request({"method": name, "exact": False})
+    assert settings.build_request({"method": "trim"}).merges_before_projector
+    assert not settings.build_request({"method": "hiprune"}).merges_before_projector
 
 
-def look(size: int) -> Look:
-    return Look(EncodedImage(ImageLayout.contiguous([(1, size)])), torch.zeros(size, 256), 256)
+def encoded_features(size: int) -> EncodedFeatures:
+    return EncodedFeatures(EncodedImage(ImageLayout.contiguous([(1, size)])), torch.zeros(size, 256), 256)
 
 
-def test_the_cache_holds_the_last_looks_that_fit() -> None:
-    cache = LookCache(4096)
+def test_the_cache_drops_the_least_recently_used_features() -> None:
+    cache = FeatureCache(4096)
     a, b, c, d = ((image, (), False) for image in (b"a", b"b", b"c", b"d"))
     for key in (a, b):
-        cache.put(key, look(2))
+        cache.put(key, encoded_features(2))
     assert cache.get(a) is not None
-    cache.put(c, look(1))
+    cache.put(c, encoded_features(1))
     assert [cache.get(key) is None for key in (a, b, c)] == [False, True, False]
-    cache.put(d, look(5))
+    cache.put(d, encoded_features(5))
     assert cache.get(d) is None
     assert cache.bytes == 3072
 
 
-def test_a_cached_look_does_not_keep_its_batch_alive() -> None:
+def test_cached_features_do_not_keep_their_batch_in_memory() -> None:
     rows, states, key = torch.zeros(8, 2, 256), torch.zeros(8, 3, 64), (b"a", (), True)
-    cache = LookCache(1 << 20)
+    cache = FeatureCache(1 << 20)
     image = EncodedImage(ImageLayout.contiguous([(1, 2)]), tower_rows=TowerRows(states[0, 1:], states[0, :1]))
-    cache.put(key, Look(image, rows[0], 256))
+    cache.put(key, EncodedFeatures(image, rows[0], 256))
     found = cache.get(key)
     assert found.rows.untyped_storage().nbytes() == 2 * 256 * 4
     assert found.image.tower_rows.rows.untyped_storage().nbytes() == 2 * 64 * 4
@@ -204,71 +206,71 @@ def test_a_cached_look_does_not_keep_its_batch_alive() -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
-def test_positions_of_kept_tokens_are_those_of_the_stock_model(family: str) -> None:
-    """The positions of a pruned prompt are the stock model's for the whole prompt, where tokens were kept."""
+def test_positions_of_kept_tokens_are_those_of_the_original_model(family: str) -> None:
+    """Each token of a pruned prompt has the position that the original model gives it in the unpruned prompt."""
     inputs = tiny.inputs(family, [[(24, 40), (48, 16)]])
     ids, grids = inputs["input_ids"][0], [(3, 5), (6, 2)]
     base = tiny.model(family).base_model
-    stock, delta = base.get_rope_index(
+    original, delta = base.get_rope_index(
         inputs["input_ids"], mm_token_type_ids=inputs["mm_token_type_ids"], image_grid_thw=inputs["image_grid_thw"]
     )
     is_image = ids == tiny.IDS["<|image_pad|>"]
     kept = [torch.tensor([1, 4, 7, 13]), torch.tensor([0, 3, 11])]
-    stays = ~is_image
+    kept_mask = ~is_image
     columns = is_image.nonzero().flatten().split([15, 12])
     for own, chosen in zip(columns, kept, strict=True):
-        stays[own[chosen]] = True
-    pruned = ids[stays]
-    starts = [int((stays.cumsum(0) - 1)[own[chosen[0]]]) for own, chosen in zip(columns, kept, strict=True)]
-    runs = [mrope.Run(at, len(chosen), grid) for at, chosen, grid in zip(starts, kept, grids, strict=True)]
-    positions, ahead = mrope.prompt_positions(len(pruned), runs)
-    channels = torch.cat([mrope.to_channels(chosen, grid) for chosen, grid in zip(kept, grids, strict=True)])
-    coordinates = mrope.from_channels(channels.bfloat16())
+        kept_mask[own[chosen]] = True
+    pruned = ids[kept_mask]
+    starts = [int((kept_mask.cumsum(0) - 1)[own[chosen[0]]]) for own, chosen in zip(columns, kept, strict=True)]
+    spans = [mrope.ImageSpan(at, len(chosen), grid) for at, chosen, grid in zip(starts, kept, grids, strict=True)]
+    positions, pruned_delta = mrope.compute_prompt_positions(len(pruned), spans)
+    channels = torch.cat([mrope.encode_coordinates(chosen, grid) for chosen, grid in zip(kept, grids, strict=True)])
+    coordinates = mrope.decode_coordinates(channels.bfloat16())
     here = pruned == tiny.IDS["<|image_pad|>"]
-    # In two chunks that part the first image, then once more from the start.
-    once = mrope.filled_in(positions, here, 0, coordinates[:, :2])
-    twice = mrope.filled_in(once, here, starts[0] + 2, coordinates[:, 2:])
-    again = mrope.filled_in(twice, here, 0, coordinates)
-    assert torch.equal(twice, stock[-3:, 0, stays])
+    # In two chunks, split inside the first image, then again from the start.
+    once = mrope.fill_in_coordinates(positions, here, 0, coordinates[:, :2])
+    twice = mrope.fill_in_coordinates(once, here, starts[0] + 2, coordinates[:, 2:])
+    again = mrope.fill_in_coordinates(twice, here, 0, coordinates)
+    assert torch.equal(twice, original[-3:, 0, kept_mask])
     assert torch.equal(again, twice)
-    assert ahead + len(pruned) == int(delta[0, 0]) + len(ids)
+    assert pruned_delta + len(pruned) == int(delta[0, 0]) + len(ids)
 
 
 def test_coordinates_survive_half_precision() -> None:
     slots = torch.tensor([0, 700 * 999 + 998, 513 * 999 + 257])
     for dtype in (torch.bfloat16, torch.float16):
-        coordinates = mrope.from_channels(mrope.to_channels(slots, (1000, 999)).to(dtype))
+        coordinates = mrope.decode_coordinates(mrope.encode_coordinates(slots, (1000, 999)).to(dtype))
         assert coordinates.tolist() == [[0, 0, 0], [0, 700, 513], [0, 998, 257]]
 
 
 @pytest.mark.parametrize("found", ["0.31.0", "0.33.1", None])
-def test_another_release_of_vllm_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch, found: str | None) -> None:
-    monkeypatch.setattr(versions, "installed", lambda: found)
-    with pytest.raises(RuntimeError, match=r"tested with vLLM 0\.32\.0 and serves with no other: pip install"):
-        versions.check()
-    monkeypatch.setattr(versions, "installed", lambda: "0.32.0")
-    versions.check()
+def test_an_untested_version_of_vllm_raises_an_error(monkeypatch: pytest.MonkeyPatch, found: str | None) -> None:
+    monkeypatch.setattr(versions, "installed_version", lambda: found)
+    with pytest.raises(RuntimeError, match=r"tested with vLLM 0\.32\.0 and serves with no other version: pip install"):
+        versions.check_version()
+    monkeypatch.setattr(versions, "installed_version", lambda: "0.32.0")
+    versions.check_version()
 
 
 def test_the_command_line_names_architecture_and_settings() -> None:
-    line = command("pocket", {"method": "eadp", "keep": 64}, ["--port", "8001"])
+    line = build_command("pocket", {"method": "eadp", "keep": 64}, ["--port", "8001"])
     overrides = json.loads(line[line.index("--hf-overrides") + 1])
     assert overrides == {"architectures": [ARCHITECTURES["llava"]], "eadp": {"method": "eadp", "keep": 64}}
     assert line[-2:] == ["--port", "8001"]
 
 
-def test_eadp_serve_prints_the_line_and_passes_on_what_is_vllm_s() -> None:
-    told = CliRunner().invoke(
+def test_eadp_serve_prints_the_command_line_with_options_of_vllm() -> None:
+    result = CliRunner().invoke(
         app, ["serve", "pocket", "--keep", "0.25", "--set", "beta=3", "--trust", "--dry-run", "--port", "8001"]
     )
-    assert told.exit_code == 0, told.output
-    line = shlex.split(told.output)
+    assert result.exit_code == 0, result.output
+    line = shlex.split(result.output)
     assert json.loads(line[line.index("--hf-overrides") + 1])["eadp"] == {"method": "eadp", "keep": 0.25, "beta": 3}
     assert line[-3:] == ["--port", "8001", "--trust-request-mm-kwargs"]
 
 
 @pytest.mark.parametrize("wrong", [["--keep", "0"], ["--method", "fastv"], ["--set", "beta"], ["--set", "colour=1"]])
-def test_eadp_serve_refuses_wrong_settings(wrong: list[str]) -> None:
+def test_eadp_serve_rejects_wrong_settings(wrong: list[str]) -> None:
     assert CliRunner().invoke(app, ["serve", "pocket", *wrong, "--dry-run"]).exit_code == 2
 
 

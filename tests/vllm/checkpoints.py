@@ -1,4 +1,4 @@
-"""Checkpoints on disk that both engines read: tiny random ones of each family, and the pocket model."""
+"""Checkpoints that both engines load: a tiny random one per family, and the pocket model."""
 
 from __future__ import annotations
 
@@ -14,33 +14,38 @@ from safetensors.torch import save_file
 from eadp.pocket.storage import WEIGHTS
 from eadp.serve import ARCHITECTURES
 
-# The attention that vLLM has for CPUs begins at heads of 32 channels.
+# vLLM's attention on CPUs needs heads of at least 32 channels.
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
 FAMILIES = tuple(ARCHITECTURES)
 LLAVA_VIDEO = "llava_video"
 SIGLIP = "siglip"
-"""The folder of the text encoder in a LLaVA-OneVision's."""
+"""The folder of the text encoder inside the folder of a LLaVA-OneVision."""
 
 
 def folder_of(name: str, place: Path) -> Path:
-    """The checkpoint called `name`: pocket, LLaVA-Video's, or a family's tiny one."""
+    """Return the folder of a checkpoint, and create it in `place` unless it is the pocket model's.
+
+    Args:
+        name: "pocket", "llava_video" or a family.
+        place: Where to create the checkpoint.
+    """
     if name == "pocket":
         return WEIGHTS
-    return _made("llava_onevision" if name == LLAVA_VIDEO else name, place / name)
+    return _create("llava_onevision" if name == LLAVA_VIDEO else name, place / name)
 
 
 def settings_of(name: str, folder: Path) -> dict[str, Any]:
-    """The settings that a server of this checkpoint needs, besides how to prune."""
+    """Return the settings that a server of this checkpoint needs, besides those of the method."""
     if name not in (LLAVA_VIDEO, "llava_onevision"):
         return {}
     return {"guide": str(folder / SIGLIP), **({"llava_video": True} if name == LLAVA_VIDEO else {})}
 
 
-def _made(family: str, folder: Path) -> Path:
+def _create(family: str, folder: Path) -> Path:
     kind, settings = tiny.CONFIGS[family]
     text = {**settings["text_config"], **HEADS}
     if "rope_parameters" in text:
-        # Qwen3 always has its axes interleaved; transformers knows that, vLLM reads it.
+        # Qwen3 always interleaves its axes. transformers does so by default, but vLLM reads it from the configuration.
         interleaved = {"mrope_interleaved": True} if family == "qwen3_vl" else {}
         text["rope_parameters"] = {**text["rope_parameters"], "mrope_section": [4, 6, 6], **interleaved}
     tiny.build(kind(**{**settings, "text_config": text})).save_pretrained(folder)
@@ -57,7 +62,7 @@ def _processor(family: str) -> Any:
         return tiny_processors.clip_processor(family)
     processor = tiny_processors.processor(family)
     if family.startswith("qwen"):
-        # The engine insists on the part for clips.
+        # vLLM needs a processor with a video processor.
         kind = getattr(hf, type(processor).__name__)
         clips = hf.Qwen2VLVideoProcessor if family == "qwen2_5_vl" else hf.Qwen3VLVideoProcessor
         return kind(
@@ -70,7 +75,7 @@ def _processor(family: str) -> Any:
 
 
 def _siglip(folder: Path) -> None:
-    """A SigLIP with random weights and its tokenizer, as `eadp.models.guides` loads it by name."""
+    """Save a SigLIP with random weights and its tokenizer, which `eadp.models.guides` loads from this folder."""
     tower = tiny.CONFIGS["llava_onevision"][1]["vision_config"]
     tokens = {name: tiny.TEXT[name] for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")}
     text = dict(tiny.TOWER, max_position_embeddings=64, **tokens)
@@ -85,7 +90,7 @@ def _siglip(folder: Path) -> None:
 
 
 def _text_side(folder: Path, width: int) -> None:
-    """A CLIP text model with random weights, as `eadp.models.guides` finds it beside a model."""
+    """Save a CLIP text encoder with random weights, which `eadp.models.guides` finds in the folder of the model."""
     config = hf.CLIPTextConfig(
         vocab_size=tiny.VOCABULARY,
         hidden_size=32,

@@ -1,4 +1,4 @@
-"""Run by `make test-vllm`, in the environment of hosts/vllm.txt."""
+"""Setup of the tests that `make test-vllm` runs, in the environment of hosts/vllm.txt."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SHIM = ROOT / "hosts" / "shim"
-# Before vLLM is imported, and for its processes too.
+# Set before vLLM is imported, and inherited by its processes.
 os.environ.update(
     HF_HUB_OFFLINE="1",
     OMP_NUM_THREADS="1",
@@ -18,7 +18,7 @@ os.environ.update(
     VLLM_NO_USAGE_STATS="1",
 )
 sys.path[:0] = [str(HERE), str(HERE.parent), str(SHIM)]
-import sitecustomize  # noqa: E402, F401 - the shim, also where Python was started without it
+import sitecustomize  # noqa: E402, F401 - loads the shim if Python was started without it
 import torch  # noqa: E402
 
 torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""The same prompts through both engines: vLLM with the plugin, and transformers under `eadp.attach`."""
+"""Two engines for the same prompts: vLLM with the plugin, and transformers with `eadp.attach`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from eadp.models.guides import guide_for
 from eadp.models.llava_video import convert
 from eadp.serve import ARCHITECTURES
 
-ANSWER = 8
-"""Tokens of an answer."""
+ANSWER_LENGTH = 8
+"""The number of tokens of an answer."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One prompt: the turns of a conversation, with images and clips in the first, and how to prune it ({}: as the
-    server does). A clip is F×h×w×3."""
+    """A prompt with its settings.
+
+    Attributes:
+        images: The images of the first turn.
+        turns: The turns of the conversation: user, assistant, user, …
+        eadp: The settings of the request. {}: those of the server.
+        clips: The clips of the first turn, each F×h×w×3.
+    """
 
     images: tuple[Image.Image, ...]
     turns: tuple[str, ...]
@@ -33,25 +39,25 @@ class Ask:
 
     @property
     def media(self) -> dict[str, list[Any]]:
-        """By modality."""
+        """The images and clips, by modality."""
         return {name: list(each) for name, each in (("image", self.images), ("video", self.clips)) if each}
 
 
-def picture(seed: int, width: int, height: int) -> Image.Image:
-    """Noise in coarse cells, so that resizing leaves something of it."""
+def random_image(seed: int, width: int, height: int) -> Image.Image:
+    """Return an image of random 8×8 blocks, which resizing does not blur away."""
     cells = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3), dtype=np.uint8)
     return Image.fromarray(cells).resize((width, height), Image.Resampling.NEAREST)
 
 
 def clip(seed: int, frames: int, width: int = 56, height: int = 40) -> np.ndarray:
-    return np.stack([np.asarray(picture(1000 * seed + frame, width, height)) for frame in range(frames)])
+    return np.stack([np.asarray(random_image(1000 * seed + frame, width, height)) for frame in range(frames)])
 
 
 class Transformers:
-    """The library's own path, in the environment of vLLM."""
+    """The reference: transformers with `eadp.attach`, in the environment of vLLM."""
 
     def __init__(self, folder: Path, guide: str | None = None, llava_video: bool = False) -> None:
-        """guide, llava_video: as the server's settings."""
+        """Load a checkpoint. `guide` and `llava_video` have the meaning of the server's settings."""
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
         self.model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
@@ -59,7 +65,7 @@ class Transformers:
         if llava_video:
             convert(self.model, self.processor)
         self.guide = guide and guide_for(self.model, self.processor, guide)
-        # The pocket model would keep its positions, which the engine cannot: see docs/guides/serving.md.
+        # The pocket model asks for its tokens' original positions, which vLLM cannot give: see docs/guides/serving.md.
         self.positions = None if self.model.config.model_type.startswith("qwen") else "renumber"
 
     def prompt(self, ask: Ask) -> str:
@@ -74,16 +80,16 @@ class Transformers:
         return self.processor(text=self.prompt(ask), return_tensors="pt", **media)
 
     def answer(self, ask: Ask, server: dict[str, Any]) -> tuple[list[int], list[list[int]], int]:
-        """The ids of the answer, which tokens of each image stayed, and how long the pruned prompt was."""
+        """Return the token ids of the answer, the kept tokens per image, and the length of the pruned prompt."""
         settings = {"method": "eadp", **server, **ask.eadp}
         question = settings.pop("question", None)
         if "preset" in settings:
-            settings["rounding"] = "exact"  # The engine must know the count.
+            settings["rounding"] = "exact"  # as the server does
         inputs = self.inputs(ask)
         settings.setdefault("positions", self.positions)
         with eadp.attach(self.model, self.processor, question=question, guide=self.guide, **settings) as pruned:
             out = self.model.generate(
-                **inputs, max_new_tokens=ANSWER, min_new_tokens=ANSWER, do_sample=False, eos_token_id=None
+                **inputs, max_new_tokens=ANSWER_LENGTH, min_new_tokens=ANSWER_LENGTH, do_sample=False, eos_token_id=None
             )
             kept = [selection.indices.tolist() for selection in pruned.last]
             length = int(pruned.columns.sum())
@@ -96,7 +102,7 @@ def _parts(ask: Ask, number: int) -> list[dict[str, str]]:
 
 
 class Engine:
-    """vLLM in a process of its own, with prompts short enough to be cut into chunks."""
+    """vLLM with the plugin, in its own process."""
 
     def __init__(self, folder: Path, server: dict[str, Any], **settings: Any) -> None:
         from transformers import AutoConfig
@@ -116,10 +122,10 @@ class Engine:
         )
 
     def answers(self, prompts: Sequence[str], asks: Sequence[Ask]) -> list[Any]:
-        """All of them at once, each as vLLM gives it."""
+        """Send all prompts at once and return vLLM's outputs."""
         from vllm import SamplingParams
 
-        sampling = SamplingParams(temperature=0, max_tokens=ANSWER, ignore_eos=True, detokenize=False)
+        sampling = SamplingParams(temperature=0, max_tokens=ANSWER_LENGTH, ignore_eos=True, detokenize=False)
         requests = [
             {
                 "prompt": prompt,
@@ -135,8 +141,8 @@ class Engine:
 
 
 @cache
-def words(seed: int) -> str:
-    """A question of some words, for models that know none."""
+def random_question(seed: int) -> str:
+    """Return a question of random letters."""
     generator = np.random.default_rng(seed)
     letters = [chr(97 + letter) for letter in generator.integers(0, 26, 30)]
     return "".join(letter + (" " if spot % 5 == 4 else "") for spot, letter in enumerate(letters)) + "?"

@@ -1,4 +1,4 @@
-"""Greedy answers of vLLM with the plugin are those of transformers under `eadp.attach`, token for token."""
+"""Greedy answers of vLLM with the plugin equal those of transformers with `eadp.attach`, token for token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 from checkpoints import FAMILIES, LLAVA_VIDEO, folder_of, settings_of
-from engines import Ask, Engine, Transformers, clip, picture, words
+from engines import Ask, Engine, Transformers, clip, random_image, random_question
 
 from eadp.methods import NoPruning, get_method_class
 from eadp.pocket.samples import samples
@@ -14,12 +14,12 @@ from eadp.serve.request import ServerSettings
 
 SERVER = {"keep": 0.125}
 CHUNK = 96
-"""Tokens that the engine takes at a time: less than an unpruned image of most families."""
+"""Tokens per step of the engine: fewer than an unpruned image has in most families."""
 LARGE_CHUNK = 544
-"""The same for LLaVA-OneVision. vLLM refuses images larger than a chunk and than what it believes to be the largest
-image, and that is right only for the real model's crops."""
+"""The same for LLaVA-OneVision. vLLM rejects an image that has more tokens than a chunk and than its estimate of the
+largest image, and this estimate is wrong for the crops of the tiny model."""
 OWN = {"prumerge": {"layer": -2}, "trim": {"exact": True}, "hiprune": {"exact": True}}
-"""What a method must be told: the towers' last layer is never run, and a server keeps to the count."""
+"""Required settings of methods: the last layer of most towers is not run, and a server keeps an exact count."""
 BUDGETS = {"full": 1.0, "half": 0.5, "eighth": 0.125}
 
 
@@ -34,28 +34,32 @@ class Pair:
         self.engine = Engine(folder, SERVER | own, max_num_batched_tokens=self.chunk, max_num_seqs=8)
 
     @property
-    def servable(self) -> list[str]:
-        """The methods that take a budget."""
+    def available_methods(self) -> list[str]:
+        """The methods that the server can run and that take a budget."""
         config = self.reference.model.config
         config.eadp = SERVER
-        return [name for name in ServerSettings.of(config, self.positions).servable if name != NoPruning.name]
+        return [
+            name
+            for name in ServerSettings.from_config(config, self.positions).available_methods
+            if name != NoPruning.name
+        ]
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """What the engine can give kept tokens."""
+        """The position modes that the engine supports."""
         return ("renumber", "keep") if self.reference.positions is None else ("renumber",)
 
     def wide(self, seed: int) -> object:
-        return picture(seed, 96, 56)
+        return random_image(seed, 96, 56)
 
     def different(self, asks: Iterable[Ask]) -> tuple[Ask, Ask]:
-        """The first, and the next of which other tokens stay."""
+        """Return the first prompt, and the next one for which transformers keeps other tokens."""
         first, *others = asks
         kept = self.reference.answer(first, SERVER)[1]
         return first, next(ask for ask in others if self.reference.answer(ask, SERVER)[1] != kept)
 
     def check(self, *asks: Ask) -> tuple[list, list]:
-        """Asked all at once, each gets the answer that it gets alone from transformers. Gives both sides' results."""
+        """Check that prompts sent at once get the answers that transformers gives to each one. Return both results."""
         expected = [self.reference.answer(ask, SERVER) for ask in asks]
         found = self.engine.answers([self.reference.prompt(ask) for ask in asks], asks)
         assert [output.outputs[0].token_ids for output in found] == [tokens for tokens, _, _ in expected]
@@ -72,112 +76,123 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("keep", BUDGETS.values(), ids=BUDGETS)
 def test_cold_and_on_a_prefix_hit(pair: Pair, keep: float) -> None:
-    ask = Ask((pair.wide(1),), (words(1),), {"keep": keep})
+    ask = Ask((pair.wide(1),), (random_question(1),), {"keep": keep})
     _, (cold,) = pair.check(ask)
     _, (warm,) = pair.check(ask)
     assert not cold.num_cached_tokens
     assert warm.num_cached_tokens
 
 
-def test_the_server_s_settings_hold_where_a_request_has_none(pair: Pair) -> None:
-    ((_, (kept,), _),), _ = pair.check(Ask((pair.wide(2),), (words(2),)))
-    ((_, (more,), _),), _ = pair.check(Ask((pair.wide(2),), (words(2),), {"keep": 0.5}))
+def test_a_request_without_settings_gets_those_of_the_server(pair: Pair) -> None:
+    ((_, (kept,), _),), _ = pair.check(Ask((pair.wide(2),), (random_question(2),)))
+    ((_, (more,), _),), _ = pair.check(Ask((pair.wide(2),), (random_question(2),), {"keep": 0.5}))
     assert len(kept) < len(more)
 
 
 def test_two_questions_about_one_image_get_their_own_tokens(pair: Pair) -> None:
-    """The caches go by the question too: else the second would see what was kept for the first."""
-    first, second = pair.different(Ask((pair.wide(3),), (words(seed),), {"keep": 0.25}) for seed in range(20, 40))
+    """The question is part of the cache keys; otherwise the second question would get the tokens of the first."""
+    first, second = pair.different(
+        Ask((pair.wide(3),), (random_question(seed),), {"keep": 0.25}) for seed in range(20, 40)
+    )
     (one,), _ = pair.check(first)
     pair.check(second)
     (again,), _ = pair.check(first)
     assert again == one
 
 
-def test_a_question_of_the_request_goes_before_the_prompt_s(pair: Pair) -> None:
+def test_a_question_in_the_settings_overrides_that_of_the_prompt(pair: Pair) -> None:
     pruned = {"keep": 0.25}
-    asks = [Ask((pair.wide(5),), (words(5),), pruned | {"question": words(seed)}) for seed in range(40, 60)]
-    pair.check(*pair.different([Ask((pair.wide(5),), (words(5),), pruned), *asks]))
+    asks = [
+        Ask((pair.wide(5),), (random_question(5),), pruned | {"question": random_question(seed)})
+        for seed in range(40, 60)
+    ]
+    pair.check(*pair.different([Ask((pair.wide(5),), (random_question(5),), pruned), *asks]))
 
 
 def test_many_budgets_and_methods_in_one_batch(pair: Pair) -> None:
-    asks = [Ask((pair.wide(7),), (words(7),), {"keep": keep}) for keep in BUDGETS.values()]
+    asks = [Ask((pair.wide(7),), (random_question(7),), {"keep": keep}) for keep in BUDGETS.values()]
     asks += [
-        Ask((pair.wide(8),), (words(8),), {"keep": 3, "method": name, **OWN.get(name, {})}) for name in pair.servable
+        Ask((pair.wide(8),), (random_question(8),), {"keep": 3, "method": name, **OWN.get(name, {})})
+        for name in pair.available_methods
     ]
     pair.check(*asks)
 
 
-def test_the_paper_and_its_release(pair: Pair) -> None:
-    asks = [Ask((pair.wide(21),), (words(21),), {"keep": 0.25, "preset": name}) for name in ("paper", "published")]
+def test_presets_of_eadp(pair: Pair) -> None:
+    asks = [
+        Ask((pair.wide(21),), (random_question(21),), {"keep": 0.25, "preset": name}) for name in ("paper", "published")
+    ]
     pair.check(*asks)
 
 
 def test_positions_and_newlines_of_a_request(pair: Pair) -> None:
     image = (pair.wide(22),)
-    asks = [Ask(image, (words(22),), {"keep": 0.25, "positions": each}) for each in pair.positions]
-    asks += [Ask(image, (words(22),), {"keep": 0.25, "newlines": each}) for each in ("none", "all")]
-    pair.check(*asks, Ask((pair.wide(23), picture(24, 40, 72)), (words(23),), {"keep": 0.25, "method": "divprune"}))
+    asks = [Ask(image, (random_question(22),), {"keep": 0.25, "positions": each}) for each in pair.positions]
+    asks += [Ask(image, (random_question(22),), {"keep": 0.25, "newlines": each}) for each in ("none", "all")]
+    pair.check(
+        *asks,
+        Ask((pair.wide(23), random_image(24, 40, 72)), (random_question(23),), {"keep": 0.25, "method": "divprune"}),
+    )
 
 
-def test_methods_by_the_tower_s_attention(pair: Pair) -> None:
-    """Several of them about the same images: what the tower attended to is not mixed up between methods."""
-    by_attention = [name for name in pair.servable if "vision_attention" in get_method_class(name).needs]
+def test_methods_that_use_the_attention_of_the_tower(pair: Pair) -> None:
+    """Several methods on the same images in one batch do not mix up the attention of the tower."""
+    by_attention = [name for name in pair.available_methods if "vision_attention" in get_method_class(name).needs]
     assert set(by_attention) == {"visionzip", "hiprune", "prumerge"}
-    images = (pair.wide(17), picture(18, 40, 104))
+    images = (pair.wide(17), random_image(18, 40, 104))
 
     def asked(method: str) -> list[Ask]:
         own = {"keep": 0.25, "method": method, **OWN.get(method, {})}
-        return [Ask((image,), (words(17),), own) for image in images]
+        return [Ask((image,), (random_question(17),), own) for image in images]
 
     asks = [ask for method in ("eadp", *by_attention) for ask in asked(method)]
-    expected, _ = pair.check(*asks, Ask(images, (words(18),), {"keep": 0.25}))
-    # What stays where a method fails in the engine would be told from what it chose.
+    expected, _ = pair.check(*asks, Ask(images, (random_question(18),), {"keep": 0.25}))
+    # If a method failed in the engine, it would keep the tokens of `uniform`.
     even = [pair.reference.answer(ask, SERVER)[0] for ask in asked("uniform")]
     answers = [tokens for tokens, _, _ in expected]
     assert all(answers[start : start + len(images)] != even for start in range(0, len(asks), len(images)))
 
 
 def test_a_chunk_may_end_inside_an_image(pair: Pair) -> None:
-    ask = Ask((pair.wide(9), pair.wide(10)), (words(9) * 2,), {"keep": 1.0})
+    ask = Ask((pair.wide(9), pair.wide(10)), (random_question(9) * 2,), {"keep": 1.0})
     _, (found,) = pair.check(ask)
     assert len(found.prompt_token_ids) > pair.chunk
-    pruned = Ask(ask.images, (words(10) * 3,), {"keep": 0.75})
+    pruned = Ask(ask.images, (random_question(10) * 3,), {"keep": 0.75})
     _, (found,) = pair.check(pruned)
     assert len(found.prompt_token_ids) > pair.chunk
 
 
 def test_a_portrait_image(pair: Pair) -> None:
-    pair.check(Ask((picture(11, 40, 104),), (words(11),), {"keep": 0.5}))
+    pair.check(Ask((random_image(11, 40, 104),), (random_question(11),), {"keep": 0.5}))
 
 
-def test_an_image_with_more_crops_than_tokens_for_them(pair: Pair) -> None:
-    """LLaVA-OneVision scales the joined crops down."""
-    asks = [Ask((picture(25, 112, 112),), (words(25),), {"keep": keep}) for keep in (0.5, 40)]
+def test_an_image_whose_joined_crops_are_scaled_down(pair: Pair) -> None:
+    """LLaVA-OneVision limits the tokens of the joined crops."""
+    asks = [Ask((random_image(25, 112, 112),), (random_question(25),), {"keep": keep}) for keep in (0.5, 40)]
     own = {"keep": 0.25, "method": "visionzip"}
-    pair.check(*asks, Ask((picture(25, 112, 112),), (words(25),), own | {"newlines": "all"}))
+    pair.check(*asks, Ask((random_image(25, 112, 112),), (random_question(25),), own | {"newlines": "all"}))
 
 
 def test_two_images_each_with_a_budget(pair: Pair) -> None:
-    ((_, kept, _),), _ = pair.check(Ask((pair.wide(12), picture(13, 40, 72)), (words(12),), {"keep": 5}))
+    ((_, kept, _),), _ = pair.check(Ask((pair.wide(12), random_image(13, 40, 72)), (random_question(12),), {"keep": 5}))
     assert [len(each) for each in kept] == [5, 5]
 
 
-def test_turn_after_turn(pair: Pair) -> None:
-    """The question is the last turn's."""
-    ask = Ask((pair.wide(14),), (words(14),), {"keep": 0.25})
+def test_several_turns(pair: Pair) -> None:
+    """The question is the last user turn."""
+    ask = Ask((pair.wide(14),), (random_question(14),), {"keep": 0.25})
     pair.check(ask)
-    (then,), _ = pair.check(Ask(ask.images, (words(14), "some answer", words(15)), ask.eadp))
-    (last,), _ = pair.check(Ask(ask.images, (words(15),), ask.eadp))
+    (then,), _ = pair.check(Ask(ask.images, (random_question(14), "some answer", random_question(15)), ask.eadp))
+    (last,), _ = pair.check(Ask(ask.images, (random_question(15),), ask.eadp))
     assert then[1] == last[1]
 
 
-def test_more_than_there_are_is_all(pair: Pair) -> None:
-    pair.check(Ask((pair.wide(16),), (words(16),), {"keep": 5000}))
+def test_a_budget_above_the_token_count_keeps_all(pair: Pair) -> None:
+    pair.check(Ask((pair.wide(16),), (random_question(16),), {"keep": 5000}))
 
 
 @pytest.mark.parametrize("pair", ["pocket"], indirect=True)
-def test_the_pocket_model_on_its_own_world(pair: Pair) -> None:
+def test_the_pocket_model_on_its_own_samples(pair: Pair) -> None:
     asked = [Ask((sample.image,), (sample.question,), {"keep": 32}) for sample in samples("test", 12)]
     pair.check(*asked)
 
@@ -188,7 +203,7 @@ with_clips = pytest.mark.parametrize("pair", ["llava_onevision", LLAVA_VIDEO], i
 @with_clips
 @pytest.mark.parametrize("keep", BUDGETS.values(), ids=BUDGETS)
 def test_a_clip_cold_and_on_a_prefix_hit(pair: Pair, keep: float) -> None:
-    ask = Ask((), (words(31) * 2,), {"keep": keep}, clips=(clip(31, 4),))
+    ask = Ask((), (random_question(31) * 2,), {"keep": keep}, clips=(clip(31, 4),))
     _, (cold,) = pair.check(ask)
     _, (warm,) = pair.check(ask)
     assert not cold.num_cached_tokens
@@ -198,26 +213,28 @@ def test_a_clip_cold_and_on_a_prefix_hit(pair: Pair, keep: float) -> None:
 @with_clips
 def test_methods_presets_and_newlines_on_clips(pair: Pair) -> None:
     """Several clips of different lengths in one batch."""
-    clips, asked = (clip(32, 3),), (words(32),)
+    clips, asked = (clip(32, 3),), (random_question(32),)
     own = [{"preset": name} for name in ("paper", "published")] + [{"newlines": each} for each in ("none", "all")]
-    own += [{"method": name, **OWN.get(name, {})} for name in pair.servable]
+    own += [{"method": name, **OWN.get(name, {})} for name in pair.available_methods]
     asks = [Ask((), asked, {"keep": 0.25, **each}, clips) for each in own]
     expected, _ = pair.check(*asks, Ask((), asked, {"keep": 0.25, "preset": "published"}, clips=(clip(33, 5),)))
-    answers = dict(zip(pair.servable, [tokens for tokens, _, _ in expected[4:-1]], strict=True))
-    # What stays where a method fails in the engine would be told from what it chose.
+    answers = dict(zip(pair.available_methods, [tokens for tokens, _, _ in expected[4:-1]], strict=True))
+    # If a method failed in the engine, it would keep the tokens of `uniform`.
     assert all(answers[name] != answers["uniform"] for name in answers if name != "uniform")
 
 
 @with_clips
 def test_two_questions_about_one_clip_get_their_own_tokens(pair: Pair) -> None:
-    pair.check(*pair.different(Ask((), (words(seed),), {"keep": 0.25}, (clip(34, 3),)) for seed in range(20, 40)))
+    pair.check(
+        *pair.different(Ask((), (random_question(seed),), {"keep": 0.25}, (clip(34, 3),)) for seed in range(20, 40))
+    )
 
 
 @with_clips
 def test_two_clips_and_an_image_each_with_a_budget(pair: Pair) -> None:
     asks = [
-        Ask((), (words(35),), {"keep": 7}, clips=(clip(35, 3), clip(36, 3))),
-        Ask((pair.wide(37),), (words(35),), {"keep": 7}, clips=(clip(35, 3),)),
+        Ask((), (random_question(35),), {"keep": 7}, clips=(clip(35, 3), clip(36, 3))),
+        Ask((pair.wide(37),), (random_question(35),), {"keep": 7}, clips=(clip(35, 3),)),
     ]
     expected, _ = pair.check(*asks)
     assert [len(kept) for _, each, _ in expected for kept in each] == [7, 7, 7, 7]

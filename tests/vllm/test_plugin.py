@@ -1,4 +1,4 @@
-"""What vLLM finds of the plugin at its start."""
+"""How vLLM finds the plugin and its architectures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def module_of(architecture: str) -> str:
     return ModelRegistry.models[architecture].module_name
 
 
-def test_vllm_finds_it_and_may_call_it_twice() -> None:
+def test_vllm_finds_the_plugin_and_may_call_it_twice() -> None:
     (found,) = entry_points(group="vllm.general_plugins", name="eadp")
     for _ in range(2):
         found.load()()
@@ -25,8 +25,8 @@ def test_vllm_finds_it_and_may_call_it_twice() -> None:
     }
 
 
-def test_another_release_is_refused_when_an_architecture_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "installed", lambda: "0.99.0")
+def test_loading_an_architecture_with_an_untested_vllm_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "installed_version", lambda: "0.99.0")
     register()
     try:
         module = module_of(ARCHITECTURES["llava"])

@@ -1,4 +1,4 @@
-"""`eadp serve` over HTTP, with the official client."""
+"""`eadp serve` over HTTP, with the `openai` client."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from eadp.pocket.storage import WEIGHTS
 EADP = [sys.executable, "-c", "from eadp.cli import app; app()"]
 SMALL = ["--enforce-eager", "--dtype=float32", "--block-size=32", "--max-model-len=1024", "--served-model-name=pocket"]
 KEEP = 32
-PATIENCE = 1800
-"""Seconds that something may take on a busy machine before it counts as not happening."""
+TIMEOUT = 1800
+"""Seconds to wait for a condition on a busy machine before the test fails."""
 
 
 class Server:
     def __init__(self, port: int) -> None:
         self.port = port
         self.root = f"http://127.0.0.1:{port}"
-        self.client = openai.OpenAI(base_url=f"{self.root}/v1", api_key="none", timeout=PATIENCE, max_retries=0)
-        self.crowd = openai.AsyncOpenAI(base_url=f"{self.root}/v1", api_key="none", timeout=PATIENCE, max_retries=0)
+        self.client = openai.OpenAI(base_url=f"{self.root}/v1", api_key="none", timeout=TIMEOUT, max_retries=0)
+        self.crowd = openai.AsyncOpenAI(base_url=f"{self.root}/v1", api_key="none", timeout=TIMEOUT, max_retries=0)
 
     def get(self, path: str) -> str:
         with urllib.request.urlopen(self.root + path, timeout=10) as response:
@@ -54,7 +54,7 @@ class Server:
         return True
 
     def metric(self, name: str) -> float:
-        """The sum over labels."""
+        """Return the value of a metric, summed over its labels."""
         lines = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
         return sum(map(float, lines))
 
@@ -67,7 +67,7 @@ def request(image: Image.Image, text: str, **own: Any) -> dict[str, Any]:
     image.save(written, "png")
     url = "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]
-    # The pocket model's template leaves the first token to the tokenizer, as transformers' processors do.
+    # The pocket model's chat template does not contain the first token; the tokenizer adds it.
     extra: dict[str, Any] = {"add_special_tokens": True}
     if own:
         extra["mm_processor_kwargs"] = {"eadp": own}
@@ -81,10 +81,10 @@ def request(image: Image.Image, text: str, **own: Any) -> dict[str, Any]:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > end:
-            pytest.fail(f"{what}: not after {PATIENCE} s")
+            pytest.fail(f"{what}: not after {TIMEOUT} s")
         time.sleep(0.5)
 
 
@@ -117,7 +117,7 @@ def server() -> Iterator[Server]:
         try:
             process.wait(60)
         finally:
-            # Also what it started, should that have been left behind.
+            # Stop its child processes too, if any are left.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
@@ -138,7 +138,7 @@ def asked() -> list[Sample]:
     return list(samples("test", 4))
 
 
-def test_answers_are_those_of_transformers_and_prompts_are_shorter(
+def test_answers_equal_those_of_transformers_and_prompts_are_shorter(
     server: Server, reference: Transformers, asked: list[Sample]
 ) -> None:
     sample, lengths = asked[0], {}
@@ -173,12 +173,12 @@ def test_metrics_count_tokens_images_and_time(server: Server, asked: list[Sample
         ({"colour": 3}, "eadp has no setting colour"),
         ({"coverage": 0.9}, "coverage cannot be served"),
         ({"cache_mib": 1}, "only for the whole server"),
-        ({"question": 3}, "question must be a text"),
+        ({"question": 3}, "question must be a string"),
         ({"beta": -1}, "beta"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_bad_settings_get_400_and_a_sentence(
+def test_wrong_settings_get_status_400_and_a_message(
     server: Server, asked: list[Sample], own: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=re.escape(sentence)):
@@ -208,12 +208,12 @@ def test_a_killed_client_leaves_the_server_healthy(server: Server, asked: list[S
         assert client.stdout.readline() == "more\n"
         client.kill()
         client.wait()
-    until(lambda: server.metric("vllm:num_requests_running") == 0, "the abandoned requests are given up")
+    until(lambda: server.metric("vllm:num_requests_running") == 0, "the requests of killed clients are aborted")
     assert server.healthy()
     assert server.ask(asked[1].image, asked[1].question).choices[0].message.content
 
 
-def test_two_hundred_at_once_get_what_each_gets_alone(server: Server, reference: Transformers) -> None:
+def test_two_hundred_concurrent_requests_get_the_same_answers_as_alone(server: Server, reference: Transformers) -> None:
     generator = np.random.default_rng(0)
     crowd = list(samples("train", 200))
     budgets = [int(keep) for keep in generator.choice([16, 32, 64], len(crowd))]

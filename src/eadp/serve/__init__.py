@@ -1,13 +1,13 @@
-"""The vLLM plugin: images pruned by the question, in the engine that people serve these models with.
+"""The vLLM plugin, which prunes images and clips by the question.
 
-vLLM finds `register` by its entry point group `vllm.general_plugins` and calls it in each of its processes. A server
-opts in by naming one of `ARCHITECTURES` in `--hf-overrides`; `eadp serve` writes that line. Nothing of vLLM is patched:
-each family is a subclass of the stock model with a processor of its own.
+vLLM finds `register` through the entry point group `vllm.general_plugins` and calls it in each of its processes. A
+server opts in by naming one of `ARCHITECTURES` in `--hf-overrides`, as `eadp serve` does. Nothing in vLLM is patched:
+each family is a subclass of vLLM's own model, with a subclass of its processor.
 """
 
 from __future__ import annotations
 
 from eadp.serve.plugin import ARCHITECTURES, register
-from eadp.serve.versions import TESTED
+from eadp.serve.versions import TESTED_VERSIONS
 
-__all__ = ["ARCHITECTURES", "TESTED", "register"]
+__all__ = ["ARCHITECTURES", "TESTED_VERSIONS", "register"]

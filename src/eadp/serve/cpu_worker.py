@@ -1,4 +1,4 @@
-"""A worker for machines without GPU. vLLM's own never asks for positions again, as its GPU worker does."""
+"""The CPU worker of models with M-RoPE positions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 
-class CoordinatesWorker(CPUWorker):
+class MRopeCPUWorker(CPUWorker):
+    """vLLM's CPU worker, made to ask the model for positions again after encoding, as vLLM's GPU worker does."""
+
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)
         self.model_runner.is_multimodal_pruning_enabled = True

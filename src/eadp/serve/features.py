@@ -1,4 +1,4 @@
-"""What the vision side of a model made of an image, before anything is pruned, and a cache of it."""
+"""The unpruned features of an image or clip, and a cache for them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from torch import Tensor
 
 from eadp.models.vision_call import EncodedImage
 
-Key = tuple[bytes, tuple[int, ...], bool]
-"""Which image, which layers of the vision tower were watched, and whether its rows before the projector are wanted."""
+FeatureKey = tuple[bytes, tuple[int, ...], bool]
+"""The image or clip, the recorded layers of the vision tower, and whether the tokens before the projector are there."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """rows: length×(d + more), one for each placeholder: d channels for the language model, then others that follow
-    them (DeepStack). width: d."""
+class EncodedFeatures:
+    """The unpruned output of the vision side for an image or clip.
+
+    Attributes:
+        image: Its layout and the outputs of the vision tower.
+        rows: length×(d + extra), one row per placeholder: d channels for the input of the language model, then the
+            DeepStack channels, if any.
+        width: d.
+    """
 
     image: EncodedImage
     rows: Tensor
@@ -24,11 +30,12 @@ class Look:
 
     @property
     def features(self) -> Tensor:
-        """N×d, what the method chooses from: without newlines."""
+        """N×d, the tokens that the method selects from, without newlines."""
         return self.rows[self.image.layout.slots.to(self.rows.device), : self.width]
 
     @property
-    def bytes(self) -> int:
+    def num_bytes(self) -> int:
+        """The memory of all tensors, in bytes."""
         image = self.image
         tensors = [self.rows, image.states]
         if image.tower_rows is not None:
@@ -37,8 +44,8 @@ class Look:
             tensors += [layer.keys, layer.cls, layer.received, layer.cls_full_width]
         return sum(each.numel() * each.element_size() for each in tensors if each is not None)
 
-    def apart(self) -> Look:
-        """With memory of its own: as a part of a batch it would keep all of that alive."""
+    def clone(self) -> EncodedFeatures:
+        """Return a copy with its own memory. Views of a batch would keep the whole batch in memory."""
         image = self.image
         attention = [
             replace(
@@ -53,35 +60,42 @@ class Look:
         tower_rows = image.tower_rows
         if tower_rows is not None:
             tower_rows = replace(tower_rows, rows=tower_rows.rows.clone(), cls=_copy(tower_rows.cls))
-        own = replace(image, states=_copy(image.states), tower_rows=tower_rows, attention=attention)
-        return replace(self, image=own, rows=self.rows.clone())
+        copied = replace(image, states=_copy(image.states), tower_rows=tower_rows, attention=attention)
+        return replace(self, image=copied, rows=self.rows.clone())
 
 
 def _copy(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.clone()
 
 
-class LookCache:
-    """The last looks, as many as fit. Another question about the same image then spares the vision tower."""
+class FeatureCache:
+    """A least-recently-used cache of features. With it, another question about the same image skips the vision tower.
+
+    Attributes:
+        limit: The largest total size, in bytes.
+        bytes: The current total size, in bytes.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.bytes = 0
-        self._looks: OrderedDict[Key, Look] = OrderedDict()
+        self._features: OrderedDict[FeatureKey, EncodedFeatures] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._looks)
+        return len(self._features)
 
-    def get(self, key: Key) -> Look | None:
-        look = self._looks.get(key)
-        if look is not None:
-            self._looks.move_to_end(key)
-        return look
+    def get(self, key: FeatureKey) -> EncodedFeatures | None:
+        """Return the features for a key, or None if they are not in the cache."""
+        features = self._features.get(key)
+        if features is not None:
+            self._features.move_to_end(key)
+        return features
 
-    def put(self, key: Key, look: Look) -> None:
-        if key in self._looks or look.bytes > self.limit:
+    def put(self, key: FeatureKey, features: EncodedFeatures) -> None:
+        """Store a copy of the features and drop the least recently used ones. Features above the limit are ignored."""
+        if key in self._features or features.num_bytes > self.limit:
             return
-        self._looks[key] = look.apart()
-        self.bytes += look.bytes
+        self._features[key] = features.clone()
+        self.bytes += features.num_bytes
         while self.bytes > self.limit:
-            self.bytes -= self._looks.popitem(last=False)[1].bytes
+            self.bytes -= self._features.popitem(last=False)[1].num_bytes

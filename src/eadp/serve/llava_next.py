@@ -11,17 +11,17 @@ from vllm.model_executor.models.llava_next import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from eadp.models.llava_next import LlavaNextGeometry
-from eadp.serve.anyres import AnyResModel, AnyResProcessor
-from eadp.serve.towers import ClipModel
+from eadp.serve.anyres import AnyResPruningModel, AnyResPruningProcessor
+from eadp.serve.llava_base import ClipTowerModel
 
 
-class EadpLlavaNextProcessor(AnyResProcessor, LlavaNextMultiModalProcessor):
+class EadpLlavaNextProcessor(AnyResPruningProcessor, LlavaNextMultiModalProcessor):
     pass
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     EadpLlavaNextProcessor, info=LlavaNextProcessingInfo, dummy_inputs=LlavaDummyInputsBuilder
 )
-class EadpLlavaNextForConditionalGeneration(AnyResModel, ClipModel, LlavaNextForConditionalGeneration):
+class EadpLlavaNextForConditionalGeneration(AnyResPruningModel, ClipTowerModel, LlavaNextForConditionalGeneration):
     geometry_class = LlavaNextGeometry
     processor = EadpLlavaNextProcessor

@@ -2,8 +2,8 @@
 
 LLaVA-Video is LLaVA-OneVision's architecture with another pooling and other newlines: see `eadp.models.llava_video`.
 
-vLLM cuts every image into crops. transformers does so too, unless images come as one list per prompt (`[[a, b]]`): then
-each of several images is one crop.
+vLLM cuts every image into crops. transformers does so too, except for several images in one list per prompt
+(`[[a, b]]`): it does not cut these.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from eadp.models import llava_video
 from eadp.models.llava_onevision import LlavaOnevisionGeometry
-from eadp.serve.anyres import AnyResModel, AnyResProcessor
-from eadp.serve.features import Look
+from eadp.serve.anyres import AnyResPruningModel, AnyResPruningProcessor
+from eadp.serve.features import EncodedFeatures
+from eadp.serve.llava_base import SiglipTowerModel
 from eadp.serve.pruning import Item
-from eadp.serve.request import KEY
-from eadp.serve.towers import SiglipModel
+from eadp.serve.request import SETTINGS_KEY
 
-CLIPS = "pixel_values_videos"
+VIDEO_PIXELS = "pixel_values_videos"
 ASPECT_RATIO = "anyres_max_9"
+"""The only `vision_aspect_ratio` that vLLM implements."""
 
 
 @dataclass(frozen=True)
@@ -48,39 +49,44 @@ class ClipLayout:
     newline_per_row: bool
 
     @classmethod
-    def of(cls, config: Any) -> ClipLayout:
-        """The layout of a model, from its configuration with the server's settings."""
+    def from_config(cls, config: Any) -> ClipLayout:
+        """Read the layout from the model's configuration, which holds the server's settings."""
         vision = config.vision_config
-        if getattr(config, KEY, {}).get("llava_video", False):
+        if getattr(config, SETTINGS_KEY, {}).get("llava_video", False):
             return cls(llava_video.frame_side(vision), newline_per_row=True)
         return cls(math.ceil(vision.image_size // vision.patch_size / 2), newline_per_row=False)
 
-    def newlines(self, frames: int) -> int:
+    def count_newlines(self, frames: int) -> int:
+        """Return the number of newline tokens of a clip."""
         return frames * self.side if self.newline_per_row else 1
 
-    def length(self, frames: int) -> int:
-        """The number of placeholders of an unpruned clip."""
-        return frames * self.side**2 + self.newlines(frames)
+    def count_placeholders(self, frames: int) -> int:
+        """Return the number of placeholders of an unpruned clip."""
+        return frames * self.side**2 + self.count_newlines(frames)
 
 
 class EadpLlavaOnevisionProcessingInfo(LlavaOnevisionProcessingInfo):
     def get_num_video_tokens(self, *, image_width: int, image_height: int, num_frames: int) -> int:
-        return ClipLayout.of(self.get_hf_config()).length(num_frames)
+        return ClipLayout.from_config(self.get_hf_config()).count_placeholders(num_frames)
 
 
-class EadpLlavaOnevisionProcessor(AnyResProcessor, LlavaOnevisionMultiModalProcessor):
+class EadpLlavaOnevisionProcessor(AnyResPruningProcessor, LlavaOnevisionMultiModalProcessor):
     modalities = ("image", "video")
 
-    def _newlines(self, mm_items: Any, modality: str, index: int) -> int:
+    def _count_newlines(self, mm_items: Any, modality: str, index: int) -> int:
         if modality == "image":
-            return super()._newlines(mm_items, modality, index)
-        return ClipLayout.of(self.info.get_hf_config()).newlines(mm_items[modality].get_num_frames(index))
+            return super()._count_newlines(mm_items, modality, index)
+        return ClipLayout.from_config(self.info.get_hf_config()).count_newlines(
+            mm_items[modality].get_num_frames(index)
+        )
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     EadpLlavaOnevisionProcessor, info=EadpLlavaOnevisionProcessingInfo, dummy_inputs=LlavaOnevisionDummyInputsBuilder
 )
-class EadpLlavaOnevisionForConditionalGeneration(AnyResModel, SiglipModel, LlavaOnevisionForConditionalGeneration):
+class EadpLlavaOnevisionForConditionalGeneration(
+    AnyResPruningModel, SiglipTowerModel, LlavaOnevisionForConditionalGeneration
+):
     geometry_class = LlavaOnevisionGeometry
     processor = EadpLlavaOnevisionProcessor
 
@@ -88,37 +94,37 @@ class EadpLlavaOnevisionForConditionalGeneration(AnyResModel, SiglipModel, Llava
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         if self.config.vision_aspect_ratio != ASPECT_RATIO:
             raise ValueError(
-                f'vLLM scales crops down as vision_aspect_ratio="{ASPECT_RATIO}" says, but this checkpoint has '
+                f'vLLM always scales crops down as with vision_aspect_ratio="{ASPECT_RATIO}", but this checkpoint has '
                 f'"{self.config.vision_aspect_ratio}": its answers would differ from those of transformers'
             )
 
-    def items(self, batch: dict[str, Any]) -> list[Item]:
-        if CLIPS in batch:
-            return [{CLIPS: frames} for frames in batch[CLIPS]]
-        return super().items(batch)
+    def split_batch(self, batch: dict[str, Any]) -> list[Item]:
+        if VIDEO_PIXELS in batch:
+            return [{VIDEO_PIXELS: frames} for frames in batch[VIDEO_PIXELS]]
+        return super().split_batch(batch)
 
-    def tokens_of(self, item: Item) -> int:
-        return super().tokens_of({"pixel_values": item[CLIPS]} if CLIPS in item else item)
+    def count_tower_tokens(self, item: Item) -> int:
+        return super().count_tower_tokens({"pixel_values": item[VIDEO_PIXELS]} if VIDEO_PIXELS in item else item)
 
-    def look(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[Look]:
-        if CLIPS in items[0]:
-            return [self._look_at_clip(item[CLIPS], layers, tower_rows) for item in items]
-        return super().look(items, layers, tower_rows)
+    def encode_items(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[EncodedFeatures]:
+        if VIDEO_PIXELS in items[0]:
+            return [self._encode_clip(item[VIDEO_PIXELS], layers, tower_rows) for item in items]
+        return super().encode_items(items, layers, tower_rows)
 
-    def _look_at_clip(self, frames: Tensor, layers: Sequence[int], tower_rows: bool) -> Look:
-        """frames: F×3×h×w."""
-        output = self.seen(frames, layers)
+    def _encode_clip(self, frames: Tensor, layers: Sequence[int], tower_rows: bool) -> EncodedFeatures:
+        """Encode a clip of F×3×h×w frames."""
+        output = self.run_tower(frames, layers)
         projected = self.multi_modal_projector(output.cells)
-        layout = ClipLayout.of(self.config)
+        layout = ClipLayout.from_config(self.config)
         if layout.newline_per_row:
             pooled = llava_video.average_pool(projected).flatten(0, 1)
             rows = llava_video.add_newlines(pooled[None], layout.side, self.image_newline)[0]
         else:
             rows = torch.cat([self.apply_pooling(projected).flatten(0, 1), self.image_newline[None]])
-        (clip,) = self.encoded_images(output, [len(rows)], tower_rows, "video")
-        return Look(clip, rows, rows.shape[-1])
+        (clip,) = self.build_encoded_images(output, [len(rows)], tower_rows, "video")
+        return EncodedFeatures(clip, rows, rows.shape[-1])
 
-    def packed(self, size: Tensor, features: Tensor) -> Tensor:
+    def pack_crops(self, size: Tensor, features: Tensor) -> Tensor:
         return self._merge_image_patch_embeddings(
             size, features, image_newline=self.image_newline, strategy="spatial_unpad"
         )

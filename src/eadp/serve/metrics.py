@@ -1,7 +1,7 @@
-"""How much was pruned and how long it took: for Prometheus, and now and then a line in the log.
+"""Metrics of the pruning, for Prometheus and for the log.
 
-The workers are processes of their own. vLLM's endpoint shows what they count where PROMETHEUS_MULTIPROC_DIR is set
-(`eadp serve` sets it); the log shows it always.
+The workers are separate processes. vLLM's endpoint shows their metrics only if PROMETHEUS_MULTIPROC_DIR is set, as
+`eadp serve` does. The log has a summary in any case.
 """
 
 from __future__ import annotations
@@ -15,36 +15,39 @@ from vllm.logger import init_logger
 
 logger = init_logger(f"vllm.{__name__}")
 
-LOG_EVERY = 10.0
-"""Seconds."""
-MILLISECONDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+LOG_INTERVAL = 10.0
+"""Seconds between two summaries in the log."""
+BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""The bounds of the histogram of pruning times, in milliseconds."""
 
 
 class Metrics:
-    """Counted once, however many workers share a model: by the first of them."""
+    """The counters of a worker. If several ranks share a model, only the first one counts."""
 
     def __init__(self) -> None:
         self.active = get_tensor_model_parallel_rank() == 0
         self._images = _counter("eadp:images", "Images and clips that reached the vision side.")
-        self._spared = _counter("eadp:images_remembered", "Images and clips whose features were still there.")
-        self._tokens = _counter("eadp:visual_tokens", "Tokens of the pruned images and clips, before.")
-        self._kept = _counter("eadp:visual_tokens_kept", "Tokens of the pruned images and clips, after.")
+        self._cached = _counter("eadp:images_remembered", "Images and clips whose features were in the cache.")
+        self._tokens = _counter("eadp:visual_tokens", "Tokens of the pruned images and clips before pruning.")
+        self._kept = _counter("eadp:visual_tokens_kept", "Tokens of the pruned images and clips after pruning.")
         self._failed = _counter("eadp:selection_failures", "Images and clips on which the method failed.")
         self._time = _collector(
             Histogram,
             "eadp:pruning_milliseconds",
-            "Encoding the question and choosing the tokens of one image or clip.",
-            buckets=MILLISECONDS,
+            "Time to encode the question and select the tokens of one image or clip.",
+            buckets=BUCKETS,
         )
         self._since = time.monotonic()
         self._sums = [0, 0, 0, 0.0]
 
-    def images(self, count: int, spared: int) -> None:
+    def count_images(self, count: int, cached: int) -> None:
+        """Count images and clips, and those of them whose features were in the cache."""
         if self.active:
             self._images.inc(count)
-            self._spared.inc(spared)
+            self._cached.inc(cached)
 
-    def pruned(self, tokens: int, kept: int, seconds: float) -> None:
+    def record_pruning(self, tokens: int, kept: int, seconds: float) -> None:
+        """Record the pruning of one image or clip: its tokens before and after, and the time it took."""
         if not self.active:
             return
         self._tokens.inc(tokens)
@@ -52,18 +55,19 @@ class Metrics:
         self._time.observe(1000 * seconds)
         self._sums = [old + new for old, new in zip(self._sums, (1, tokens, kept, 1000 * seconds), strict=True)]
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
+        """Count an image or clip on which the method failed."""
         if self.active:
             self._failed.inc()
 
-    def report(self) -> None:
-        """A line in the log, if there is something new and the last is some time ago."""
+    def log_summary(self) -> None:
+        """Log the sums since the last summary, at most every `LOG_INTERVAL` seconds."""
         images, tokens, kept, milliseconds = self._sums
         now = time.monotonic()
-        if not images or now - self._since < LOG_EVERY:
+        if not images or now - self._since < LOG_INTERVAL:
             return
         logger.info(
-            "eadp: %d images pruned, %d → %d visual tokens, %.1f ms an image",
+            "eadp: %d images pruned, %d → %d visual tokens, %.1f ms per image",
             images,
             tokens,
             kept,
@@ -72,11 +76,11 @@ class Metrics:
         self._since, self._sums = now, [0, 0, 0, 0.0]
 
 
-def _counter(name: str, what: str) -> Any:
-    return _collector(Counter, name, what)
+def _counter(name: str, description: str) -> Any:
+    return _collector(Counter, name, description)
 
 
-def _collector(kind: Any, name: str, what: str, **options: Any) -> Any:
-    """A second engine in the same process counts on with the same collectors."""
+def _collector(kind: Any, name: str, description: str, **options: Any) -> Any:
+    """Return the collector of this name, and create it if no engine in this process has done so."""
     known = getattr(REGISTRY, "_names_to_collectors", {})
-    return known.get(name) or kind(name, what, **options)
+    return known.get(name) or kind(name, description, **options)

@@ -1,9 +1,8 @@
-"""M-RoPE positions of prompts whose images are pruned: each kept token has the coordinates it had, or all tokens are
-renumbered without gaps.
+"""M-RoPE positions of prompts with pruned images: kept tokens keep their coordinates, or all tokens are renumbered.
 
-A text token's position does not depend on which tokens of an image stay, only on the image's grid: text after a
-rows×columns image goes on at its start + max(rows, columns). So all but the kept tokens' own coordinates is known
-before the image is seen, and only those are filled in later.
+The position of a text token depends on the grid of the images before it, not on which of their tokens are kept: the
+text after a rows×columns image starts at the image's start + max(rows, columns). So only the coordinates of the kept
+tokens are unknown before the image is encoded. They are filled in afterwards.
 """
 
 from __future__ import annotations
@@ -16,66 +15,105 @@ from torch import Tensor
 
 from eadp.core.types import Grid
 
-BASE = 256
-"""Coordinates travel as channels of the features, in two digits: whole numbers up to 256 are exact also in bfloat16."""
-CHANNELS = 4
+DIGIT_BASE = 256
+"""The base of the digits of a coordinate.
+
+Coordinates travel as channels of the features. Each has two digits, because bfloat16 is exact for integers up to 256.
+"""
+COORDINATE_CHANNELS = 4
+"""The channels of a token's coordinates: two digits of its row, two of its column."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """An image's placeholders in the prompt: where they begin, how many there are, and its unpruned grid."""
+class ImageSpan:
+    """The placeholders of an image in the prompt.
+
+    Attributes:
+        offset: The index of the first placeholder.
+        length: The number of placeholders.
+        grid: The rows and columns of the unpruned image.
+    """
 
     offset: int
     length: int
     grid: Grid
 
 
-def prompt_positions(length: int, runs: Sequence[Run], renumber: bool = False) -> tuple[Tensor, int]:
-    """3×length, and how far positions run ahead of the count at the end.
+def compute_prompt_positions(length: int, spans: Sequence[ImageSpan], renumber: bool = False) -> tuple[Tensor, int]:
+    """Compute the positions of a prompt before its images are encoded.
 
-    In place of an image's coordinates stands the position before its start, until `filled_in` knows them. renumber:
-    where some image is pruned, all tokens count on instead.
+    All tokens of an image get the position before the image's start, until `fill_in_coordinates` replaces it.
+
+    Args:
+        length: The number of tokens of the pruned prompt.
+        spans: The images of the prompt.
+        renumber: Whether to number all tokens from 0 without gaps if any image is pruned.
+
+    Returns:
+        The 3×length positions, and the delta: the position of the next token minus the length of the prompt.
     """
-    if renumber and any(run.length < run.grid[0] * run.grid[1] for run in runs):
+    if renumber and any(span.length < span.grid[0] * span.grid[1] for span in spans):
         return torch.arange(length).expand(3, -1).clone(), 0
     positions = torch.empty(3, length, dtype=torch.long)
     column = position = 0
-    for run in sorted(runs, key=lambda each: each.offset):
-        text = run.offset - column
-        positions[:, column : run.offset] = torch.arange(position, position + text)
+    for span in sorted(spans, key=lambda each: each.offset):
+        text = span.offset - column
+        positions[:, column : span.offset] = torch.arange(position, position + text)
         position += text
-        column = run.offset + run.length
-        positions[:, run.offset : column] = position - 1
-        position += max(run.grid)
+        column = span.offset + span.length
+        positions[:, span.offset : column] = position - 1
+        position += max(span.grid)
     positions[:, column:] = torch.arange(position, position + length - column)
     return positions, position - column
 
 
-def to_channels(slots: Tensor, grid: Grid) -> Tensor:
-    """K×CHANNELS: rows and columns of some cells of a grid, each in two digits."""
+def encode_coordinates(slots: Tensor, grid: Grid) -> Tensor:
+    """Write the coordinates of kept tokens as channels.
+
+    Args:
+        slots: K, the indices of the kept tokens in the grid, row by row.
+        grid: The rows and columns of the unpruned image.
+
+    Returns:
+        K×COORDINATE_CHANNELS, two digits of the row, then two of the column.
+    """
     row, column = slots // grid[1], slots % grid[1]
-    return torch.stack([row // BASE, row % BASE, column // BASE, column % BASE], dim=1)
+    return torch.stack([row // DIGIT_BASE, row % DIGIT_BASE, column // DIGIT_BASE, column % DIGIT_BASE], dim=1)
 
 
-def from_channels(channels: Tensor) -> Tensor:
-    """3×K: time, row, column, counted from the image's start."""
+def decode_coordinates(channels: Tensor) -> Tensor:
+    """Read the coordinates from the channels of `encode_coordinates`.
+
+    Args:
+        channels: K×COORDINATE_CHANNELS.
+
+    Returns:
+        3×K: the time (0), row and column of each token, relative to the start of its image.
+    """
     digits = channels.long().T
-    rows, columns = digits[0] * BASE + digits[1], digits[2] * BASE + digits[3]
+    rows, columns = digits[0] * DIGIT_BASE + digits[1], digits[2] * DIGIT_BASE + digits[3]
     return torch.stack([torch.zeros_like(rows), rows, columns])
 
 
-def filled_in(positions: Tensor, is_image: Tensor, computed: int, coordinates: Tensor) -> Tensor:
-    """The prompt's positions with the coordinates of the image tokens that come next.
+def fill_in_coordinates(positions: Tensor, is_image: Tensor, computed: int, coordinates: Tensor) -> Tensor:
+    """Set the positions of the next image tokens to their coordinates.
 
-    positions: 3×L; is_image: L; computed: how many columns are done; coordinates: 3×K, of the next K image tokens.
+    Args:
+        positions: 3×L, from `compute_prompt_positions` or from an earlier call.
+        is_image: L, whether a token of the prompt is an image token.
+        computed: The number of tokens that the engine has computed.
+        coordinates: 3×K, the coordinates of the next K image tokens, relative to the start of their image.
+
+    Returns:
+        3×L, the new positions.
     """
     columns = is_image.nonzero().flatten()
     columns = columns[columns >= computed][: coordinates.shape[1]]
     index = torch.arange(len(is_image), device=is_image.device)
     before = torch.where(is_image, -1, index).cummax(0).values[columns]
     start = torch.where(before >= 0, positions[0, before.clamp_min(0)] + 1, 0)
-    # Those that were filled in before, or are renumbered, stay as they are.
-    waiting = positions[0, columns] == start - 1
+    # Positions that were filled in before or renumbered do not change.
+    unfilled = positions[0, columns] == start - 1
     positions = positions.clone()
-    positions[:, columns[waiting]] = (start + coordinates)[:, waiting]
+    positions[:, columns[unfilled]] = (start + coordinates)[:, unfilled]
     return positions

@@ -1,4 +1,4 @@
-"""What vLLM calls at its start: the new architectures by name only, so that nothing is imported too early."""
+"""The entry point of the plugin. It registers architectures by name, so that vLLM imports them only when needed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ ARCHITECTURES = {
     "qwen2_5_vl": "EadpQwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "EadpQwen3VLForConditionalGeneration",
 }
-"""The `model_type` of a checkpoint → the architecture that serves it pruned. Each has a file of its own here."""
+"""The `model_type` of a checkpoint → the architecture that serves it with pruning, in the module of the same name."""
 
-WITH_COORDINATES = ("qwen2_5_vl", "qwen3_vl")
-"""Families whose positions are coordinates, so that kept tokens must take theirs along."""
+MROPE_FAMILIES = ("qwen2_5_vl", "qwen3_vl")
+"""Families with M-RoPE positions, on which kept tokens may keep their coordinates."""
 
 
 def register() -> None:
-    """Make the architectures known. vLLM calls it in every process, at times more than once.
+    """Register the architectures with vLLM, which calls this in every process, sometimes more than once.
 
-    With another release of vLLM they are refused when one is asked for; who asks for none is not bothered.
+    With an untested version of vLLM, loading one of the architectures raises an error. Other models are not affected.
     """
     from vllm.model_executor.models import ModelRegistry
 
-    tested = versions.installed() in versions.TESTED
+    tested = versions.installed_version() in versions.TESTED_VERSIONS
     for family, architecture in ARCHITECTURES.items():
-        ModelRegistry.register_model(architecture, f"eadp.serve.{family if tested else 'refused'}:{architecture}")
+        module = family if tested else "unsupported_vllm"
+        ModelRegistry.register_model(architecture, f"eadp.serve.{module}:{architecture}")
     if tested:
         from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
-        from eadp.serve.coordinates import CoordinatesConfig
+        from eadp.serve.mrope_config import MRopeConfig
 
-        MODELS_CONFIG_MAP.update({ARCHITECTURES[family]: CoordinatesConfig for family in WITH_COORDINATES})
+        MODELS_CONFIG_MAP.update({ARCHITECTURES[family]: MRopeConfig for family in MROPE_FAMILIES})

@@ -1,4 +1,4 @@
-"""The side that runs the model: looks at the images, chooses their tokens, hands the engine what stays."""
+"""The worker side of the plugin: encode the images, select their tokens, and return the kept rows to the engine."""
 
 from __future__ import annotations
 
@@ -13,138 +13,188 @@ from vllm.logger import init_logger
 
 from eadp.methods import Uniform
 from eadp.runtime.choose import Chooser, GroupSelection, kept_slots
-from eadp.serve.features import Key, Look, LookCache
+from eadp.serve.features import EncodedFeatures, FeatureCache, FeatureKey
 from eadp.serve.metrics import Metrics
-from eadp.serve.processing import MEDIA_KEY, REQUEST, PruningProcessor, shows_attention
+from eadp.serve.processing import MEDIA_KEY_FIELD, REQUEST_FIELD, PruningProcessor, is_attention_available
 from eadp.serve.request import Request, ServerSettings
-from eadp.serve.stock import Stock
 from eadp.serve.vision import ServedVision
+from eadp.serve.vllm_base import VllmBase
 
 logger = init_logger(f"vllm.{__name__}")
 
 Item = dict[str, Tensor]
-"""What the engine hands over of one image or clip."""
+"""The engine's tensors for one image or clip, by field name."""
 
 
-class PruningModel(Stock):
-    """Before a stock model. Families say how to look at images."""
+class PruningModel(VllmBase):
+    """Mixin that prunes the images and clips of a vLLM model. List it before vLLM's class among the bases.
+
+    A family implements `split_batch`, `count_tower_tokens`, `encode_items` and `vision`.
+
+    Attributes:
+        processor: The processor class of the family.
+        eadp_settings: The settings of the server.
+        eadp_features: The cache of unpruned features.
+        eadp_metrics: The metrics of this worker.
+        eadp_guide: The text encoder that guides the selection; None if the server was started without one.
+        eadp_max_batch_tokens: The number of tokens that the vision tower may encode at once.
+        eadp_model_config: vLLM's configuration of the model.
+    """
 
     processor: ClassVar[type[PruningProcessor]]
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
-        shows = shows_attention(vllm_config.model_config.multimodal_config)
-        self.eadp_settings = ServerSettings.of(self.config, self.processor.positions, shows)
-        self.eadp_looks = LookCache(self.eadp_settings.cache_mib << 20)
+        attention_available = is_attention_available(vllm_config.model_config.multimodal_config)
+        self.eadp_settings = ServerSettings.from_config(self.config, self.processor.positions, attention_available)
+        self.eadp_features = FeatureCache(self.eadp_settings.cache_mib << 20)
         self.eadp_metrics = Metrics()
         self.eadp_guide: Any = None
-        self.eadp_room = vllm_config.scheduler_config.max_num_batched_tokens
-        self.eadp_place = vllm_config.model_config
+        self.eadp_max_batch_tokens = vllm_config.scheduler_config.max_num_batched_tokens
+        self.eadp_model_config = vllm_config.model_config
 
     @abstractmethod
-    def items(self, batch: dict[str, Any]) -> list[Item]:
-        """The engine's batch of images, or of clips, one by one."""
+    def split_batch(self, batch: dict[str, Any]) -> list[Item]:
+        """Split the engine's batch into its images or clips.
+
+        Args:
+            batch: The fields of the batch, without those of the plugin. All its items have the same modality.
+
+        Returns:
+            The tensors of each image or clip.
+        """
 
     @abstractmethod
-    def tokens_of(self, item: Item) -> int:
-        """How many tokens the vision tower gives for an image or clip."""
+    def count_tower_tokens(self, item: Item) -> int:
+        """Return the number of tokens that the vision tower computes for an image or clip."""
 
     @abstractmethod
-    def look(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[Look]:
-        """Run the vision side. layers: those of the tower whose attention is wanted; tower_rows: whether the tokens
-        before the projector are."""
+    def encode_items(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[EncodedFeatures]:
+        """Run the vision tower and the projector.
+
+        Args:
+            items: The images or clips.
+            layers: The layers of the vision tower whose attention is recorded.
+            tower_rows: Whether to return the tokens before the projector too.
+
+        Returns:
+            The unpruned features of each item.
+        """
 
     @property
     @abstractmethod
     def vision(self) -> ServedVision:
         """The geometry of the family, with the projector of this model."""
 
-    def finished(self, look: Look, slots: Tensor, rows: Tensor) -> Tensor:
-        """The rows that stay as the engine gets them. slots: which placeholders of the unpruned image they filled."""
+    def prepare_for_engine(self, encoded: EncodedFeatures, slots: Tensor, rows: Tensor) -> Tensor:
+        """Bring the kept rows into the form that the engine expects. By default they stay as they are.
+
+        Args:
+            encoded: The unpruned features.
+            slots: K, the placeholders of the unpruned image that the kept rows filled.
+            rows: K×(d + extra channels), the kept rows.
+
+        Returns:
+            The rows for the engine, K×(any number of channels).
+        """
         return rows
 
     def embed_multimodal(self, **kwargs: Any) -> list[Tensor]:
         # vLLM never mixes modalities in a batch.
-        modality = next((each for each in self.processor.modalities if REQUEST[each] in kwargs), None)
+        modality = next((each for each in self.processor.modalities if REQUEST_FIELD[each] in kwargs), None)
         if modality is None:
             return []
-        requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST[modality])]
-        images = [bytes(data.tolist()) for data in kwargs.pop(MEDIA_KEY[modality])]
+        requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST_FIELD[modality])]
+        media_keys = [bytes(data.tolist()) for data in kwargs.pop(MEDIA_KEY_FIELD[modality])]
         keys = [
-            (image, self.eadp_settings.watched(request.method), request.merges_before_the_projector)
-            for image, request in zip(images, requests, strict=True)
+            (media_key, self.eadp_settings.attention_layers(request.method), request.merges_before_projector)
+            for media_key, request in zip(media_keys, requests, strict=True)
         ]
-        looks = self._looks(self.items(kwargs), keys)
-        pruned = [self._pruned(look, request) for look, request in zip(looks, requests, strict=True)]
-        self.eadp_metrics.report()
+        features = self._encode_with_cache(self.split_batch(kwargs), keys)
+        pruned = [self._prune(encoded, request) for encoded, request in zip(features, requests, strict=True)]
+        self.eadp_metrics.log_summary()
         return pruned
 
-    def _looks(self, items: Sequence[Item], keys: Sequence[Key]) -> list[Look]:
-        found = {key: look for key in keys if (look := self.eadp_looks.get(key)) is not None}
+    def _encode_with_cache(self, items: Sequence[Item], keys: Sequence[FeatureKey]) -> list[EncodedFeatures]:
+        found = {key: encoded for key in keys if (encoded := self.eadp_features.get(key)) is not None}
         missing = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
-        for part in self._portions(missing):
-            _, layers, tower_rows = part[0]
-            for key, look in zip(part, self.look([missing[key] for key in part], layers, tower_rows), strict=True):
-                found[key] = look
-                self.eadp_looks.put(key, look)
-        self.eadp_metrics.images(len(keys), spared=len(keys) - len(missing))
+        for batch in self._batches(missing):
+            _, layers, tower_rows = batch[0]
+            features = self.encode_items([missing[key] for key in batch], layers, tower_rows)
+            for key, encoded in zip(batch, features, strict=True):
+                found[key] = encoded
+                self.eadp_features.put(key, encoded)
+        self.eadp_metrics.count_images(len(keys), cached=len(keys) - len(missing))
         return [found[key] for key in keys]
 
-    def _portions(self, items: dict[Key, Item]) -> Iterator[list[Key]]:
-        """As many images at a time as the engine's budget allows: it counts what stays, the tower sees all. Those
-        of whose tower the same is wanted go together."""
-        part: list[Key] = []
-        room = self.eadp_room
-        for key in sorted(items, key=lambda key: key[1:]):
-            tokens = self.tokens_of(items[key])
-            if part and (tokens > room or part[0][1:] != key[1:]):
-                yield part
-                part, room = [], self.eadp_room
-            part.append(key)
-            room -= tokens
-        if part:
-            yield part
+    def _batches(self, items: dict[FeatureKey, Item]) -> Iterator[list[FeatureKey]]:
+        """Group items that need the same outputs of the tower, up to the engine's token budget per group.
 
-    def _pruned(self, look: Look, request: Request) -> Tensor:
-        """The rows of an image that stay, as the engine gets them."""
-        layout, method, total = look.image.layout, request.method, len(look.image)
+        The engine counts only the kept tokens, but the tower computes all of them.
+        """
+        batch: list[FeatureKey] = []
+        remaining = self.eadp_max_batch_tokens
+        for key in sorted(items, key=lambda key: key[1:]):
+            tokens = self.count_tower_tokens(items[key])
+            if batch and (tokens > remaining or batch[0][1:] != key[1:]):
+                yield batch
+                batch, remaining = [], self.eadp_max_batch_tokens
+            batch.append(key)
+            remaining -= tokens
+        if batch:
+            yield batch
+
+    def _prune(self, encoded: EncodedFeatures, request: Request) -> Tensor:
+        """Return the kept rows of an image or clip, in the form that the engine expects."""
+        layout, method, total = encoded.image.layout, request.method, len(encoded.image)
         if request.keeps_all(total):
-            return self.finished(look, torch.arange(layout.length), look.rows)
-        sent = request.sent(total, len(layout.newline_slots), layout.layout is not None)
+            return self.prepare_for_engine(encoded, torch.arange(layout.length), encoded.rows)
+        expected = request.count_sent(total, len(layout.newline_slots), layout.layout is not None)
         start = time.perf_counter()
-        guide = self.eadp_guide if request.reads else None
+        guide = self.eadp_guide if request.reads_question else None
         chooser = Chooser(method, guide, self.vision, newlines=request.newlines)
-        chosen = self._selected(chooser, look, request.question, sent)
-        selection, rows, slots = chosen.selection, look.rows, layout.slots
+        chosen = self._select(chooser, encoded, request.question, expected)
+        selection, rows, slots, width = chosen.selection, encoded.rows, layout.slots, encoded.width
         if (merge := chosen.merge(0, slots, chooser.vision)) is not None:
             merge = merge.with_columns(request.positions)
             sources, rows = rows[slots.to(rows.device)], rows.clone()
-            # Channels after the language model's own (DeepStack) are merged as they are.
-            new = torch.cat([merge.merged_rows(sources[:, : look.width]), merge.mix(sources[:, look.width :])], dim=1)
+            # The channels after the first d (DeepStack) get the same weighted sums, without the projector.
+            new = torch.cat([merge.merged_rows(sources[:, :width]), merge.mix(sources[:, width:])], dim=1)
             rows[merge.kept.to(rows.device)] = new
-        stay = kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).nonzero().flatten()
-        rows = rows[stay.to(rows.device)]
+        kept = kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).nonzero().flatten()
+        rows = rows[kept.to(rows.device)]
         if not method.keeps_deepstack:
-            rows = torch.cat([rows[:, : look.width], torch.zeros_like(rows[:, look.width :])], dim=1)
-        pruned = self.finished(look, stay, rows)
-        self.eadp_metrics.pruned(total, len(selection), time.perf_counter() - start)
+            rows = torch.cat([rows[:, :width], torch.zeros_like(rows[:, width:])], dim=1)
+        pruned = self.prepare_for_engine(encoded, kept, rows)
+        self.eadp_metrics.record_pruning(total, len(selection), time.perf_counter() - start)
         return pruned
 
-    def _selected(self, chooser: Chooser, look: Look, question: str, sent: int) -> GroupSelection:
-        """The method's choice. Where it fails, and the log and a counter say so, tokens spread evenly: the prompt has
-        its placeholders already, and an exception would end the engine for everyone."""
+    def _select(self, chooser: Chooser, encoded: EncodedFeatures, question: str, expected: int) -> GroupSelection:
+        """Return the method's selection, or evenly spread tokens if the method fails.
+
+        The prompt already has its placeholders, and an exception would stop the engine for all clients. So a failure
+        is logged and counted instead.
+
+        Args:
+            chooser: The method with its guide.
+            encoded: The unpruned features.
+            question: The question, "" if the method reads none.
+            expected: The number of placeholders that the prompt has for this image or clip.
+        """
         try:
-            text, layout = chooser.encode_question(question), look.image.layout
-            newlines = look.rows[layout.newline_slots.to(look.rows.device), : look.width]
-            chosen = chooser.select([look.image], look.features, text, newlines)
+            text, layout = chooser.encode_question(question), encoded.image.layout
+            newlines = encoded.rows[layout.newline_slots.to(encoded.rows.device), : encoded.width]
+            chosen = chooser.select([encoded.image], encoded.features, text, newlines)
             selection = chosen.selection
             found = int(kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).sum())
-            if found != sent:
-                raise ValueError(f"{selection.method} kept {found} tokens, but the prompt has {sent} places")
+            if found != expected:
+                raise ValueError(f"{selection.method} kept {found} tokens, but the prompt has {expected} placeholders")
         except ValueError:
-            logger.exception("%s failed on an image or clip; tokens spread evenly stay instead", chooser.method.name)
-            self.eadp_metrics.failed()
-            newline_count = len(look.image.layout.newline_slots) if chooser.newlines == "all" else 0
-            even = Chooser(Uniform(keep=sent - newline_count), None, chooser.vision, newlines=chooser.newlines)
-            chosen = even.select([look.image], look.features, None)
+            logger.exception(
+                "%s failed on an image or clip; evenly spread tokens are kept instead", chooser.method.name
+            )
+            self.eadp_metrics.record_failure()
+            newline_count = len(encoded.image.layout.newline_slots) if chooser.newlines == "all" else 0
+            even = Chooser(Uniform(keep=expected - newline_count), None, chooser.vision, newlines=chooser.newlines)
+            chosen = even.select([encoded.image], encoded.features, None)
         return chosen

@@ -11,20 +11,20 @@ from vllm.model_executor.models.qwen2_5_vl import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from eadp.models.qwen import Qwen2_5_VLGeometry
-from eadp.serve.grids import GridModel, GridProcessor, ImagesOnly
+from eadp.serve.qwen_base import ImagesOnlyInfo, QwenPruningModel, QwenPruningProcessor
 
 
-class EadpQwen2_5_VLProcessingInfo(ImagesOnly, Qwen2_5_VLProcessingInfo):
+class EadpQwen2_5_VLProcessingInfo(ImagesOnlyInfo, Qwen2_5_VLProcessingInfo):
     pass
 
 
-class EadpQwen2_5_VLProcessor(GridProcessor, Qwen2_5_VLMultiModalProcessor):
+class EadpQwen2_5_VLProcessor(QwenPruningProcessor, Qwen2_5_VLMultiModalProcessor):
     pass
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     EadpQwen2_5_VLProcessor, info=EadpQwen2_5_VLProcessingInfo, dummy_inputs=Qwen2_5_VLDummyInputsBuilder
 )
-class EadpQwen2_5_VLForConditionalGeneration(GridModel, Qwen2_5_VLForConditionalGeneration):
+class EadpQwen2_5_VLForConditionalGeneration(QwenPruningModel, Qwen2_5_VLForConditionalGeneration):
     geometry_class = Qwen2_5_VLGeometry
     processor = EadpQwen2_5_VLProcessor

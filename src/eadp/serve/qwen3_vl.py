@@ -1,4 +1,4 @@
-"""Qwen3-VL in vLLM. Its rows carry the DeepStack levels beside the feature, so that pruning rows prunes all of them."""
+"""Qwen3-VL in vLLM. Its rows hold the DeepStack levels after the feature, so that pruning rows prunes all of them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from vllm.model_executor.models.qwen3_vl import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from eadp.models.qwen import Qwen3VLGeometry
-from eadp.serve.grids import GridModel, GridProcessor, ImagesOnly
+from eadp.serve.qwen_base import ImagesOnlyInfo, QwenPruningModel, QwenPruningProcessor
 
 
-class EadpQwen3VLProcessingInfo(ImagesOnly, Qwen3VLProcessingInfo):
+class EadpQwen3VLProcessingInfo(ImagesOnlyInfo, Qwen3VLProcessingInfo):
     pass
 
 
-class EadpQwen3VLProcessor(GridProcessor, Qwen3VLMultiModalProcessor):
+class EadpQwen3VLProcessor(QwenPruningProcessor, Qwen3VLMultiModalProcessor):
     pass
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     EadpQwen3VLProcessor, info=EadpQwen3VLProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
 )
-class EadpQwen3VLForConditionalGeneration(GridModel, Qwen3VLForConditionalGeneration):
+class EadpQwen3VLForConditionalGeneration(QwenPruningModel, Qwen3VLForConditionalGeneration):
     geometry_class = Qwen3VLGeometry
     processor = EadpQwen3VLProcessor

@@ -1,8 +1,8 @@
-"""What one request asks for: which method keeps how many of its images' tokens, and what the question is.
+"""The settings of a server and of one request: the method, the budget and the question.
 
-The server has settings for all (`--hf-overrides '{"eadp": {…}}'`), a request may have its own
-(`mm_processor_kwargs={"eadp": {…}}`). Both are read in the process that takes requests, where a mistake is the client's
-and gets its sentence; the workers receive what was found good.
+The server has settings for all requests (`--hf-overrides '{"eadp": {…}}'`), and a request may override them
+(`mm_processor_kwargs={"eadp": {…}}`). Both are validated in the process that receives requests, so that a client gets
+an error message for a wrong setting. The workers receive only validated requests.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from torch import Tensor
 
 from eadp.methods import BeforeMethod, NoPruning, get_method_class, list_methods
 from eadp.methods.base import Newlines, Positions
-from eadp.serve.tower import Tower
+from eadp.serve.tower_spec import TowerSpec
 
-KEY = "eadp"
-"""The name of our settings, in a server's overrides and in a request's `mm_processor_kwargs`."""
+SETTINGS_KEY = "eadp"
+"""The name of the plugin's settings in `--hf-overrides` and in `mm_processor_kwargs`."""
 SERVER_ONLY = ("guide", "cache_mib", "llava_video")
-"""Settings of the whole server, which a request cannot change."""
+"""Settings of the whole server, which a request cannot override."""
 COUNT_FIRST = "the engine must know how many tokens stay before it sees the image"
+"""The reason in errors about settings whose token count depends on the image."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one request asks for.
+    """A validated request.
 
     Attributes:
-        method: The method; `NoPruning` where every token stays and nothing is computed.
-        question: "" where the method reads none.
-        positions: What kept tokens have for positions.
-        newlines: Which newline tokens stay.
+        method: The method with its settings. `NoPruning` keeps every token.
+        question: The question, "" if the method does not read it.
+        positions: The position mode of kept tokens.
+        newlines: Which newline tokens are kept.
     """
 
     method: BeforeMethod
@@ -44,24 +45,37 @@ class Request:
 
     @property
     def prunes(self) -> bool:
+        """Whether the request asks for pruning."""
         return not isinstance(self.method, NoPruning)
 
     @property
-    def reads(self) -> bool:
+    def reads_question(self) -> bool:
+        """Whether the method reads the question."""
         return "text" in self.method.needs
 
     @property
-    def merges_before_the_projector(self) -> bool:
+    def merges_before_projector(self) -> bool:
+        """Whether the method merges tokens before the projector."""
         return "tower_rows" in self.method.needs
 
     def keeps_all(self, patches: int) -> bool:
-        """Whether an image of so many patches stays as it is: it has no more than are asked for."""
+        """Return whether an image or clip stays unpruned, because it has no more tokens than the budget.
+
+        Args:
+            patches: The number of its tokens, without newlines.
+        """
         if not self.prunes:
             return True
         return isinstance(self.method.keep, int) and self.method.keep >= patches
 
-    def sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
-        """Return how many tokens of an image or clip the engine gets. The arguments are those of `count_sent`."""
+    def count_sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
+        """Return how many tokens of an image or clip the engine gets.
+
+        Args:
+            patches: The number of unpruned tokens, without newlines.
+            newlines: The number of newline tokens.
+            has_layout: Whether it is an image, not the frames of a clip.
+        """
         if self.keeps_all(patches):
             return patches + newlines
         if self.newlines == "chosen":
@@ -69,102 +83,129 @@ class Request:
         return self.method.count_sent(patches) + (newlines if self.newlines == "all" else 0)
 
     def to_json(self) -> str:
-        """Always the same text for the same request: it becomes part of the hash of its images."""
-        placing = {"positions": self.positions, "newlines": self.newlines}
-        return json.dumps({"method": self.method.to_dict(), "question": self.question, **placing}, sort_keys=True)
+        """Return the request as JSON. Equal requests give equal text, because it is part of the images' hashes."""
+        placement = {"positions": self.positions, "newlines": self.newlines}
+        return json.dumps({"method": self.method.to_dict(), "question": self.question, **placement}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Request:
+        """Read a request that `to_json` wrote."""
         data = json.loads(text)
         return cls(**{**data, "method": BeforeMethod.from_dict(data["method"])})
 
     def to_tensor(self) -> Tensor:
-        """The JSON's bytes: tensors are what travels to the workers."""
+        """Return the JSON as a uint8 tensor, because vLLM sends only tensors to its workers."""
         return torch.frombuffer(bytearray(self.to_json().encode()), dtype=torch.uint8)
 
     @classmethod
     def from_tensor(cls, data: Tensor) -> Request:
+        """Read a request that `to_tensor` wrote."""
         return cls.from_json(bytes(data.cpu().tolist()).decode())
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The server's own, and what it lets requests ask for.
+    """The settings of a server, which also validate the settings of its requests.
 
-    settings:  of the method that prunes where a request says nothing: method, keep, …
-    guide:     checkpoint of the text encoder; None: the one that the vision tower came from; "none": load none, and
-               serve only methods that read no question.
-    cache_mib: room for unpruned features, so that another question about the same image spares the vision tower.
-    llava_video: the checkpoint is LLaVA-Video in LLaVA-OneVision's classes.
-    positions: what the family's kept tokens can have: "keep" their own, "renumber".
-    family:    the model's `model_type`.
-    tower:     the vision tower, where its rows and its attention can be seen.
+    Attributes:
+        settings: The default method and its settings: method, keep, …
+        positions: The position modes that the family supports: "renumber", "keep".
+        family: The `model_type` of the model.
+        tower: The vision tower, None if its attention and its output before the projector are not available.
+        guide: The checkpoint of the text encoder. None: the one that the vision tower comes from. "none": load no
+            encoder, and serve only methods that do not read the question.
+        cache_mib: The size of the cache of unpruned features, in MiB. With it, another question about the same image
+            skips the vision tower.
+        llava_video: Whether the checkpoint is LLaVA-Video in LLaVA-OneVision's classes.
     """
 
     settings: Mapping[str, Any]
     positions: tuple[Positions, ...]
     family: str = "llava"
-    tower: Tower | None = None
+    tower: TowerSpec | None = None
     guide: str | None = None
     cache_mib: int = 256
     llava_video: bool = False
 
     @classmethod
-    def of(cls, config: Any, positions: tuple[Positions, ...], shows_attention: bool = True) -> ServerSettings:
-        """From a model's configuration, after the overrides. shows_attention: every rank sees every image."""
-        given = getattr(config, KEY, None)
+    def from_config(
+        cls, config: Any, positions: tuple[Positions, ...], attention_available: bool = True
+    ) -> ServerSettings:
+        """Read and validate the settings of a server.
+
+        Args:
+            config: The model's configuration, with `--hf-overrides` applied.
+            positions: The position modes that the family supports.
+            attention_available: Whether the attention of the vision tower can be recorded.
+
+        Raises:
+            ValueError: A setting is missing, unknown or out of range.
+        """
+        given = getattr(config, SETTINGS_KEY, None)
         if not isinstance(given, Mapping):
             raise ValueError(
-                f"--hf-overrides must say how to prune beside the architecture: "
-                f'{{"{KEY}": {{"method": "eadp", "keep": 64}}}}, got {given!r}'
+                f"--hf-overrides must say how to prune, besides the architecture: "
+                f'{{"{SETTINGS_KEY}": {{"method": "eadp", "keep": 64}}}}, got {given!r}'
             )
         settings = dict(given)
         server = {name: settings.pop(name) for name in SERVER_ONLY if name in settings}
-        if isinstance(room := server.get("cache_mib", 0), bool) or not isinstance(room, int) or room < 0:
-            raise ValueError(f"cache_mib must be a whole number of MiB, 0 for no cache, got {room!r}")
-        tower, family = Tower.of(config) if shows_attention else None, getattr(config, "model_type", cls.family)
+        if isinstance(mib := server.get("cache_mib", 0), bool) or not isinstance(mib, int) or mib < 0:
+            raise ValueError(f"cache_mib must be a whole number of MiB, 0 for no cache, got {mib!r}")
+        tower = TowerSpec.from_config(config) if attention_available else None
+        family = getattr(config, "model_type", cls.family)
         if not isinstance(video := server.get("llava_video", False), bool) or (video and family != "llava_onevision"):
             raise ValueError(
-                f"llava_video must be true for a LLaVA-Video checkpoint, which is a llava_onevision, and false for any "
-                f"other; got {video!r} for a {family}"
+                f"llava_video must be true for a LLaVA-Video checkpoint, whose model_type is llava_onevision, and "
+                f"false for any other; got {video!r} for model_type {family}"
             )
         found = cls({"method": "eadp", **settings}, positions, family, tower, **server)
-        found.request(None)  # so that a mistake is told at the start, not to the first client
+        found.build_request(None)  # Report wrong settings at the start, not to the first client.
         return found
 
     @property
-    def reads(self) -> bool:
-        """Whether there is a guide, so that methods may read the question."""
+    def has_guide(self) -> bool:
+        """Whether the server has a guide, so that methods can read the question."""
         return self.guide != "none"
 
-    def request(self, own: Mapping[str, Any] | None) -> Request:
-        """The settings of a request over the server's.
+    def build_request(self, own: Mapping[str, Any] | None) -> Request:
+        """Combine the settings of a request with those of the server, and validate them.
 
-        Another method than the server's takes only the budget from it: other settings were not meant for it.
+        A request that names another method than the server's takes only `keep` from the server, because the other
+        settings belong to the server's method.
+
+        Args:
+            own: The settings of the request. None or {}: those of the server.
+
+        Returns:
+            The validated request.
+
+        Raises:
+            ValueError: A setting is unknown, out of range, or cannot be served with this model.
         """
         own = {} if own is None else own
         if not isinstance(own, Mapping) or not all(isinstance(name, str) for name in own):
-            raise ValueError(f'mm_processor_kwargs["{KEY}"] must be an object such as {{"keep": 32}}, got {own!r}')
+            raise ValueError(
+                f'mm_processor_kwargs["{SETTINGS_KEY}"] must be an object such as {{"keep": 32}}, got {own!r}'
+            )
         if only := sorted(set(SERVER_ONLY) & set(own)):
             raise ValueError(f"{', '.join(only)} can be set only for the whole server, not for a request")
         name = own.get("method", self.settings["method"])
-        same = name == self.settings["method"]
         inherited: Mapping[str, Any] = self.settings
-        if not same:
+        if name != self.settings["method"]:
             inherited = {} if name == NoPruning.name else {"keep": self.settings.get("keep")}
         chosen: dict[str, Any] = {**inherited, **own, "method": name}
         question = chosen.pop("question", "")
         if not isinstance(question, str):
-            raise ValueError(f"question must be a text, got {question!r}")
+            raise ValueError(f"question must be a string, got {question!r}")
         keep = chosen.get("keep")
         if isinstance(keep, float) and keep == 1:
             return Request(NoPruning())
-        placing = {what: chosen.pop(what, None) for what in ("positions", "newlines")}
-        method = self._method(chosen)
-        return Request(method, question.strip(), *self._placing(method, **placing))
+        placement = {name: chosen.pop(name, None) for name in ("positions", "newlines")}
+        method = self._build_method(chosen)
+        return Request(method, question.strip(), *self._resolve_placement(method, **placement))
 
-    def _placing(self, method: BeforeMethod, positions: Any, newlines: Any) -> tuple[Positions, Newlines]:
-        """What the request says, or the method's release does, of what this model can be served with."""
+    def _resolve_placement(self, method: BeforeMethod, positions: Any, newlines: Any) -> tuple[Positions, Newlines]:
+        """Return the request's positions and newlines, by default those of the method's release if supported."""
         if positions is None:
             released = method.positions_for(self.family)
             positions = released if released in self.positions else self.positions[0]
@@ -176,12 +217,12 @@ class ServerSettings:
             raise ValueError(f'newlines="{newlines}" cannot be served: {COUNT_FIRST}; "none" and "all" can')
         return positions, newlines
 
-    def _method(self, chosen: dict[str, Any]) -> BeforeMethod:
+    def _build_method(self, chosen: dict[str, Any]) -> BeforeMethod:
         name = chosen["method"]
         if not isinstance(name, str) or name not in list_methods():
-            raise ValueError(f"unknown method {name!r}; known here: {', '.join(self.servable)}")
-        if name not in self.servable:
-            raise ValueError(f"{name} cannot be served with this model; these can: {', '.join(self.servable)}")
+            raise ValueError(f"unknown method {name!r}; available: {', '.join(self.available_methods)}")
+        if name not in self.available_methods:
+            raise ValueError(f"{name} cannot be served with this model; these can: {', '.join(self.available_methods)}")
         try:
             method = BeforeMethod.from_dict(chosen, family=self.family)
         except TypeError as error:
@@ -192,27 +233,31 @@ class ServerSettings:
             raise ValueError(f"exact=false cannot be served: {COUNT_FIRST}")
         if method.keep is None and method.takes_budget:
             raise ValueError(f"{name} needs keep: a count such as 64, or a share such as 0.25")
-        # Where a release or a preset keeps more or fewer tokens than asked for, a server has to keep to the count.
+        # Some releases and presets keep more or fewer tokens than requested; the engine needs the exact count.
         method = method.with_exact_count()
-        if "text" in method.needs and not self.reads:
+        if "text" in method.needs and not self.has_guide:
             raise ValueError(f'{name} reads the question, but this server was started with "guide": "none"')
-        if self.tower is not None and (unread := [each for each in self.watched(method) if each >= self.tower.read]):
+        layers = self.attention_layers(method)
+        if self.tower is not None and (not_run := [layer for layer in layers if layer >= self.tower.layers_run]):
             raise ValueError(
-                f"{name} goes by layer {unread[0]} of the vision tower, counted from 0, but this model reads what its "
-                f"first {self.tower.read} layers give and runs no others: choose a lower one"
+                f"{name} uses layer {not_run[0]} of the vision tower, counted from 0, but this model runs only its "
+                f"first {self.tower.layers_run} layers: choose a lower layer"
             )
         return method
 
     @property
-    def servable(self) -> list[str]:
-        """The methods that need no more than features, the question, and the rows and the attention of a tower that
-        shows them."""
-        has: set[str] = {"text"} if self.tower is None else {"text", "vision_attention", "tower_rows"}
-        methods = {name: get_method_class(name) for name in list_methods()}
-        return [name for name, each in methods.items() if issubclass(each, BeforeMethod) and each.needs <= has]
+    def available_methods(self) -> list[str]:
+        """The names of the methods that this server can run.
 
-    def watched(self, method: BeforeMethod) -> tuple[int, ...]:
-        """The layers of the vision tower whose attention the method goes by."""
+        They prune before the language model and need only features, the question and, if available, the attention and
+        the output of the vision tower.
+        """
+        available: set[str] = {"text"} if self.tower is None else {"text", "vision_attention", "tower_rows"}
+        methods = {name: get_method_class(name) for name in list_methods()}
+        return [name for name, each in methods.items() if issubclass(each, BeforeMethod) and each.needs <= available]
+
+    def attention_layers(self, method: BeforeMethod) -> tuple[int, ...]:
+        """Return the layers of the vision tower whose attention the method uses, counted from 0."""
         if self.tower is None or "vision_attention" not in method.needs:
             return ()
         return method.vision_layers(self.tower.depth, self.tower.family)

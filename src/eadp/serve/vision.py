@@ -1,4 +1,4 @@
-"""The vision side of a model in vLLM, as selection and merging use it: a geometry and vLLM's own projector."""
+"""The vision side of a model in vLLM, as selection and merging use it."""
 
 from __future__ import annotations
 

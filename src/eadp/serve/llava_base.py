@@ -1,4 +1,4 @@
-"""What LLaVA's families share: a CLIP or SigLIP vision tower, its attention, and a guide from its text encoder."""
+"""Shared code of LLaVA's families: a CLIP or SigLIP vision tower, guided by the matching text encoder."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from eadp.models.layout import Placeholders
 from eadp.models.llava import tower_rows_by_image
 from eadp.models.vision_call import EncodedImage, TowerLayer, VisionCall
 from eadp.runtime.vision import token_attention
-from eadp.serve.attention import watching
+from eadp.serve.attention import record_attention
 from eadp.serve.pruning import PruningModel
 from eadp.serve.vision import ServedVision
 
 TEXT_SIDE = ("text_model.", "text_projection.", "visual_projection.")
+"""Prefixes of the weights of a text encoder that is stored in the folder of the model."""
 
 
-class TowerModel(PruningModel):
-    """A model with the vision tower of a pair of encoders, image and text. Subclasses name the tower they support.
+class LlavaPruningModel(PruningModel):
+    """Mixin for a vLLM model with a CLIP or SigLIP vision tower. Subclasses name the tower that they support.
 
     Attributes:
         geometry_class: The geometry of the family in `eadp.models`.
         tower_type: The `model_type` of the vision tower.
         select_strategy: "default" if the model drops the tower's CLS token, "full" if there is none.
-        reads_last: Whether the model may read the tower's last layer.
+        may_read_last_layer: Whether checkpoints may use the output of the tower's last layer.
     """
 
     geometry_class: ClassVar[type[FamilyGeometry]]
     tower_type: ClassVar[str]
     select_strategy: ClassVar[str]
-    reads_last: ClassVar[bool]
+    may_read_last_layer: ClassVar[bool]
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         tower, layer = self.config.vision_config.model_type, self.config.vision_feature_layer
         strategy = self.config.vision_feature_select_strategy
-        reads_one = isinstance(layer, int) and (self.reads_last or layer != -1)
-        if (tower, strategy) != (self.tower_type, self.select_strategy) or not reads_one:
-            which = "one layer" if self.reads_last else "one layer before the last"
+        layer_supported = isinstance(layer, int) and (self.may_read_last_layer or layer != -1)
+        if (tower, strategy) != (self.tower_type, self.select_strategy) or not layer_supported:
+            supported = "one layer" if self.may_read_last_layer else "one layer before the last"
             raise ValueError(
-                f"this architecture can be served pruned only if it reads {which} of a {self.tower_type} "
-                f"({self.select_strategy}); this checkpoint reads layer {layer} of a {tower} ({strategy})"
+                f"pruning this architecture needs a checkpoint that uses {supported} of a {self.tower_type} "
+                f"({self.select_strategy}); this one uses layer {layer} of a {tower} ({strategy})"
             )
 
     @property
@@ -59,13 +60,16 @@ class TowerModel(PruningModel):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         norm: dict[str, Tensor] = {}
-        loaded = super().load_weights(_watched(weights, norm))
-        if self.eadp_settings.reads:
-            self.eadp_guide = self._guide(norm)
+        loaded = super().load_weights(_translate_weights(weights, norm))
+        if self.eadp_settings.has_guide:
+            self.eadp_guide = self._build_guide(norm)
         return loaded
 
-    def _guide(self, norm: dict[str, Tensor]) -> Any:
-        """vLLM drops the tower's post_layernorm, because the model reads a layer before it; the guide needs it."""
+    def _build_guide(self, norm: dict[str, Tensor]) -> Any:
+        """Build the guide with the tower's post_layernorm.
+
+        The guide needs this norm. vLLM does not load it, because the model uses the output of an earlier layer.
+        """
         if len(norm) != 2:
             raise ValueError("the checkpoint lacks the post_layernorm of its vision tower, which the text guide needs")
         weight = next(self.vision_tower.parameters())
@@ -73,27 +77,34 @@ class TowerModel(PruningModel):
         post_layernorm = nn.LayerNorm(vision.hidden_size, vision.layer_norm_eps)
         post_layernorm.load_state_dict(norm)
         post_layernorm.to(weight.device, weight.dtype).requires_grad_(False)
-        tokenizer = cached_tokenizer_from_config(self.eadp_place)
-        return tower_guide_for(vision, post_layernorm, self.eadp_place.model, tokenizer, self.eadp_settings.guide)
+        tokenizer = cached_tokenizer_from_config(self.eadp_model_config)
+        return tower_guide_for(
+            vision, post_layernorm, self.eadp_model_config.model, tokenizer, self.eadp_settings.guide
+        )
 
-    def seen(self, pixels: Tensor, layers: Sequence[int]) -> TowerOutput:
-        """crops×3×h×w through the tower. layers: those whose attention is wanted."""
+    def run_tower(self, pixels: Tensor, layers: Sequence[int]) -> TowerOutput:
+        """Run the vision tower.
+
+        Args:
+            pixels: crops×3×h×w, the crops or frames.
+            layers: The layers whose attention is recorded.
+        """
         functions = [layer.self_attn.attn for layer in self.vision_tower.vision_model.encoder.layers]
-        with watching(functions, layers, self.eadp_settings.tower) as attention:
+        with record_attention(functions, layers, self.eadp_settings.tower) as attention:
             states = self.vision_tower(pixels, feature_select_strategy="full")
         return TowerOutput(states, attention, has_cls=self.select_strategy == "default")
 
-    def encoded_images(
+    def build_encoded_images(
         self, output: TowerOutput, lengths: list[int], tower_rows: bool, modality: str = "image", **arguments: Any
     ) -> list[EncodedImage]:
-        """The images, or the one clip, as `eadp.models` describes them.
+        """Describe the images, or one clip, in the terms of `eadp.models`.
 
         Args:
             output: The tower's output for the crops or frames.
             lengths: The number of unpruned rows per image or clip, newlines included.
             tower_rows: Whether to add the tokens before the projector.
             modality: "image" or "video".
-            **arguments: What `get_image_features` gets besides the pixels.
+            **arguments: The arguments of `get_image_features` besides the pixels.
         """
         geometry = self.geometry
         pixels = (1, len(output.states)) if modality == "video" else ()
@@ -114,29 +125,32 @@ class TowerModel(PruningModel):
         ]
 
 
-class ClipModel(TowerModel):
-    """A model with CLIP's vision tower."""
+class ClipTowerModel(LlavaPruningModel):
+    """Mixin for a model with CLIP's vision tower."""
 
     tower_type = "clip_vision_model"
     select_strategy = "default"
-    reads_last = False
+    may_read_last_layer = False
 
 
-class SiglipModel(TowerModel):
-    """A model with SigLIP's vision tower. LLaVA's checkpoints lack SigLIP's last layer, so they read their own last."""
+class SiglipTowerModel(LlavaPruningModel):
+    """Mixin for a model with SigLIP's vision tower.
+
+    LLaVA's checkpoints do not contain SigLIP's last layer, so they use the last layer that they have.
+    """
 
     tower_type = "siglip_vision_model"
     select_strategy = "full"
-    reads_last = True
+    may_read_last_layer = True
 
 
 @dataclass(frozen=True)
 class TowerOutput:
-    """What the tower returned for crops or frames.
+    """The output of the vision tower for crops or frames.
 
     Attributes:
-        states: crops×(CLS and cells)×d, the layer that the model reads.
-        attention: The attention of the layers that were asked for.
+        states: crops×(CLS and cells)×d, the output of the layer that the model uses.
+        attention: The attention of the requested layers.
         has_cls: Whether the sequences begin with a CLS token.
     """
 
@@ -146,15 +160,15 @@ class TowerOutput:
 
     @property
     def cells(self) -> Tensor:
-        """crops×cells×d."""
+        """crops×cells×d, the states without the CLS token."""
         return self.states[:, int(self.has_cls) :]
 
 
-def _watched(weights: Iterable[tuple[str, Tensor]], norm: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The weights under the names that vLLM knows; fills `norm` on the way.
+def _translate_weights(weights: Iterable[tuple[str, Tensor]], norm: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights under vLLM's names, and copy the tower's post_layernorm into `norm`.
 
-    transformers 5 saves the tower without the level `vision_model`, which checkpoints of the hub have. vLLM reads every
-    safetensors file of a folder, also the text side that may lie beside the model.
+    Unlike older checkpoints, those that transformers 5 saves lack the level `vision_model` in the names of the tower's
+    weights. vLLM reads every safetensors file in a folder, so the weights of a text encoder are skipped.
     """
     for name, weight in weights:
         if name.startswith(TEXT_SIDE):
