@@ -22,6 +22,8 @@ from eadp.serve.pruning import Item
 
 
 class EadpLlavaProcessor(PruningProcessor, LlavaMultiModalProcessor):
+    """vLLM's processor of LLaVA-1.5, with shortened prompts."""
+
     positions = ("renumber",)
 
 
@@ -29,6 +31,8 @@ class EadpLlavaProcessor(PruningProcessor, LlavaMultiModalProcessor):
     EadpLlavaProcessor, info=LlavaProcessingInfo, dummy_inputs=LlavaDummyInputsBuilder
 )
 class EadpLlavaForConditionalGeneration(ClipTowerModel, LlavaForConditionalGeneration):
+    """vLLM's model of LLaVA-1.5, with pruned images."""
+
     geometry_class = LlavaGeometry
     processor = EadpLlavaProcessor
 

@@ -16,12 +16,14 @@ from eadp.serve.llava_base import ClipTowerModel
 
 
 class EadpLlavaNextProcessor(AnyResPruningProcessor, LlavaNextMultiModalProcessor):
-    pass
+    """vLLM's processor of LLaVA-NeXT, with shortened prompts."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     EadpLlavaNextProcessor, info=LlavaNextProcessingInfo, dummy_inputs=LlavaDummyInputsBuilder
 )
 class EadpLlavaNextForConditionalGeneration(AnyResPruningModel, ClipTowerModel, LlavaNextForConditionalGeneration):
+    """vLLM's model of LLaVA-NeXT, with pruned images."""
+
     geometry_class = LlavaNextGeometry
     processor = EadpLlavaNextProcessor

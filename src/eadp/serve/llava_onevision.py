@@ -66,11 +66,15 @@ class ClipLayout:
 
 
 class EadpLlavaOnevisionProcessingInfo(LlavaOnevisionProcessingInfo):
+    """vLLM's processing info of LLaVA-OneVision and LLaVA-Video, with the number of tokens of a LLaVA-Video clip."""
+
     def get_num_video_tokens(self, *, image_width: int, image_height: int, num_frames: int) -> int:
         return ClipLayout.from_config(self.get_hf_config()).count_placeholders(num_frames)
 
 
 class EadpLlavaOnevisionProcessor(AnyResPruningProcessor, LlavaOnevisionMultiModalProcessor):
+    """vLLM's processor of LLaVA-OneVision and LLaVA-Video, with shortened prompts."""
+
     modalities = ("image", "video")
 
     def _count_newlines(self, mm_items: Any, modality: str, index: int) -> int:
@@ -87,6 +91,8 @@ class EadpLlavaOnevisionProcessor(AnyResPruningProcessor, LlavaOnevisionMultiMod
 class EadpLlavaOnevisionForConditionalGeneration(
     AnyResPruningModel, SiglipTowerModel, LlavaOnevisionForConditionalGeneration
 ):
+    """vLLM's model of LLaVA-OneVision and LLaVA-Video, with pruned images and clips."""
+
     geometry_class = LlavaOnevisionGeometry
     processor = EadpLlavaOnevisionProcessor
 

@@ -15,16 +15,18 @@ from eadp.serve.qwen_base import ImagesOnlyInfo, QwenPruningModel, QwenPruningPr
 
 
 class EadpQwen2_5_VLProcessingInfo(ImagesOnlyInfo, Qwen2_5_VLProcessingInfo):
-    pass
+    """vLLM's processing info of Qwen2.5-VL, without videos."""
 
 
 class EadpQwen2_5_VLProcessor(QwenPruningProcessor, Qwen2_5_VLMultiModalProcessor):
-    pass
+    """vLLM's processor of Qwen2.5-VL, with shortened prompts."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     EadpQwen2_5_VLProcessor, info=EadpQwen2_5_VLProcessingInfo, dummy_inputs=Qwen2_5_VLDummyInputsBuilder
 )
 class EadpQwen2_5_VLForConditionalGeneration(QwenPruningModel, Qwen2_5_VLForConditionalGeneration):
+    """vLLM's model of Qwen2.5-VL, with pruned images."""
+
     geometry_class = Qwen2_5_VLGeometry
     processor = EadpQwen2_5_VLProcessor

@@ -15,16 +15,18 @@ from eadp.serve.qwen_base import ImagesOnlyInfo, QwenPruningModel, QwenPruningPr
 
 
 class EadpQwen3VLProcessingInfo(ImagesOnlyInfo, Qwen3VLProcessingInfo):
-    pass
+    """vLLM's processing info of Qwen3-VL, without videos."""
 
 
 class EadpQwen3VLProcessor(QwenPruningProcessor, Qwen3VLMultiModalProcessor):
-    pass
+    """vLLM's processor of Qwen3-VL, with shortened prompts."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     EadpQwen3VLProcessor, info=EadpQwen3VLProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
 )
 class EadpQwen3VLForConditionalGeneration(QwenPruningModel, Qwen3VLForConditionalGeneration):
+    """vLLM's model of Qwen3-VL, with pruned images."""
+
     geometry_class = Qwen3VLGeometry
     processor = EadpQwen3VLProcessor

@@ -59,7 +59,7 @@ class Request:
         return "tower_rows" in self.method.needs
 
     def keeps_all(self, patches: int) -> bool:
-        """Return whether an image or clip stays unpruned, because it has no more tokens than the budget.
+        """Return whether an image or clip stays unpruned: nothing is pruned, or it has no more tokens than the budget.
 
         Args:
             patches: The number of its tokens, without newlines.
@@ -228,7 +228,7 @@ class ServerSettings:
         except TypeError as error:
             raise ValueError(str(error)) from error
         if method.may_keep_fewer:
-            raise ValueError(f"coverage cannot be served: {COUNT_FIRST}; give keep")
+            raise ValueError(f"coverage cannot be served: {COUNT_FIRST}; set keep instead")
         if not chosen.get("exact", True):
             raise ValueError(f"exact=false cannot be served: {COUNT_FIRST}")
         if method.keep is None and method.takes_budget:
