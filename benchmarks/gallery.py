@@ -116,8 +116,8 @@ def pieces() -> list[Piece]:
     found.append(Piece("clip", "A clip", text, frames, moving.question, 6 * KEEP))
     for photo in list_photos():
         text = (
-            f"The centre of `skimage.data.{photo.name}` ({photo.licence}), as the model's processor crops it. The pocket "
-            "model was not trained on photographs: trust neither its answer nor its map here."
+            f"The centre of `skimage.data.{photo.name}` ({photo.licence}), as the model's processor crops it. The "
+            "pocket model was not trained on photographs: trust neither its answer nor its map here."
         )
         found.append(Piece(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
     return found
