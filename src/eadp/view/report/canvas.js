@@ -101,7 +101,7 @@ class MethodCanvas {
     }
   }
 
-  // Left, top, width, height of a token, on snap pixels of the screen so that no seams show.
+  // Left, top, width and height of a token, rounded to screen pixels so that no seams show.
   cell(token) {
     const { block, row, column } = locate(token), placed = placementOf(block);
     const snap = (share) => Math.round(share * this.width * this.pixelRatio) / this.pixelRatio;
