@@ -12,7 +12,7 @@ HOSTS   := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo parity test test-fast test-hosts test-vllm lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
+.PHONY: pocket demo parity test test-fast test-hosts test-vllm test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -40,6 +40,19 @@ test-hosts: $(READY) ## Run lmms-eval and VLMEvalKit on the pocket model, each i
 
 test-vllm: $(READY) ## Test the vLLM plugin in vLLM's own environment, which is made once (a large download)
 	PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
+
+# The declared oldest versions must pass the tests of the core (with numba), of every family, of attach and of the methods.
+FLOOR_TESTS := tests/core tests/models tests/runtime tests/methods
+FLOOR_SLICE := tests/core/test_facility.py tests/models tests/runtime/test_attach.py
+FLOOR = PYTHONPATH=src OMP_NUM_THREADS=1 "$$(PYTHON=$(PYTHON) hosts/env floor)/bin/python" -m pytest -p no:cacheprovider -n 2
+
+test-floor: ## Test the core, families, attach and methods on the oldest declared versions, in their own environment
+	$(FLOOR) $(FLOOR_TESTS)
+
+test-floor-slice: ## Run the part of test-floor that CI runs
+	$(FLOOR) $(FLOOR_SLICE)
+
+test-all: test test-hosts test-vllm test-floor ## Run everything: the main tests, the harnesses, vLLM and the oldest versions
 
 lint: $(READY) ## Run ruff, mypy and the import contracts between the folders
 	$(BIN)/ruff check .

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+import eadp.compat as compat
+
 
 class FrameProcessor:
     """Scales each frame of a clip to a square with SigLIP's image processor.
@@ -16,9 +18,7 @@ class FrameProcessor:
     """
 
     def __init__(self, side: int) -> None:
-        from transformers import SiglipImageProcessorPil
-
-        self.image_processor = SiglipImageProcessorPil(size={"height": side, "width": side})
+        self.image_processor = compat.SiglipImageProcessorPil(size={"height": side, "width": side})
 
     def __call__(self, videos: Sequence[Sequence[Any]], **options: Any) -> dict[str, Any]:
         """Process clips.

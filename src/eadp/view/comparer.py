@@ -139,7 +139,7 @@ class MethodComparer:
         recorder = InputRecorder()
         with self._attached(recorder) as pruned:
             texts = {"": generate_answer(self.model, self.processor, inputs, MAX_NEW_TOKENS)}
-            pictures = pruned.pictures
+            layouts = pruned.images
         tokens, guidance = recorder.inputs[0]
         selections: dict[str, Selection] = {}
         for name, method in methods.items():
@@ -151,24 +151,24 @@ class MethodComparer:
         times = self._median_prefill_times(inputs, methods, rounds)
         answers = {name: TimedAnswer(text, times[name]) for name, text in texts.items()}
         return Comparison(
-            images=self._images_under_tokens(images, len(pictures), len(tokens.grids)),
+            images=self._images_under_tokens(images, len(layouts), len(tokens.grids)),
             question=question,
             grids=tokens.grids,
             results=[MethodResult(selections[name], answers[name]) for name in methods],
-            layout=pictures[0].layout if len(pictures) == 1 else None,
+            layout=layouts[0].layout if len(layouts) == 1 else None,
             features=tokens.features,
             relevance=EADP(keep=1.0).relevance(tokens, guidance),
             unpruned=answers[""],
             notes=(*self.notes, *(f"{each.method}: {note}" for each in selections.values() for note in each.notes)),
         )
 
-    def _images_under_tokens(self, images: Sequence[Image.Image], pictures: int, blocks: int) -> list[Image.Image]:
+    def _images_under_tokens(self, images: Sequence[Image.Image], layouts: int, blocks: int) -> list[Image.Image]:
         """Return one image per block, or the image that all blocks lie on.
 
         An image of one block is cut as the model receives it. If a model joins frames of a video, the first frame of
         each block is shown.
         """
-        if len(images) == pictures == blocks:
+        if len(images) == layouts == blocks:
             return [visible_area(image, self.processor) for image in images]
         if len(images) == 1:
             return list(images)

@@ -95,7 +95,7 @@ class Comparison:
             if result.selection.total != self.total:
                 raise ValueError(
                     f"grids {list(self.grids)} hold {self.total} tokens, but {result.name} chose among "
-                    f"{result.selection.total}: give the grids of this image, as in pruned.pictures"
+                    f"{result.selection.total}: give the grids of this image, as in pruned.images"
                 )
 
     @property
