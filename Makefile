@@ -12,7 +12,7 @@ HOSTS   := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo parity test test-fast test-hosts test-vllm test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
+.PHONY: pocket demo parity test test-fast test-hosts test-hosts-slice test-vllm test-vllm-slice test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -31,25 +31,32 @@ test-fast: $(READY) browser ## Run the tests that take at most a few seconds eac
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 # PYTHONPATH puts the checkout before the packages of each host. The entry points are in src/eadp.egg-info, which $(READY) makes.
+# Targets that end in -slice are the part that CI runs.
 test-hosts: $(READY) ## Run lmms-eval and VLMEvalKit on the pocket model, each in its own environment
 	@for host in $(HOSTS); do \
 		echo "$$host" && env=$$(PYTHON=$(PYTHON) hosts/env $$host) && \
 		PYTHONPATH=$(CURDIR)/src:$(CURDIR)/hosts/shim OMP_NUM_THREADS=1 \
-		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host || exit 1; \
+		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host $(HOST_OPTIONS) || exit 1; \
 	done
 
+test-hosts-slice: HOST_OPTIONS := -m "not slow"
+test-hosts-slice: test-hosts
+
 test-vllm: $(READY) ## Test the vLLM plugin in vLLM's own environment, which is made once (a large download)
-	PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
+	PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm $(VLLM_OPTIONS)
+
+test-vllm-slice: VLLM_OPTIONS := -k "test_plugin or test_server or pocket or llava_video or qwen3_vl"
+test-vllm-slice: test-vllm
 
 # The declared oldest versions must pass the tests of the core (with numba), of every family, of attach and of the methods.
 FLOOR_TESTS := tests/core tests/models tests/runtime tests/methods
-FLOOR_SLICE := tests/core/test_facility.py tests/models tests/runtime/test_attach.py
+FLOOR_SLICE := tests/core/test_facility.py tests/models tests/runtime/test_attach.py tests/runtime/test_attach_decoding.py::test_beams
 FLOOR = PYTHONPATH=src OMP_NUM_THREADS=1 "$$(PYTHON=$(PYTHON) hosts/env floor)/bin/python" -m pytest -p no:cacheprovider -n 2
 
 test-floor: ## Test the core, families, attach and methods on the oldest declared versions, in their own environment
 	$(FLOOR) $(FLOOR_TESTS)
 
-test-floor-slice: ## Run the part of test-floor that CI runs
+test-floor-slice:
 	$(FLOOR) $(FLOOR_SLICE)
 
 test-all: test test-hosts test-vllm test-floor ## Run everything: the main tests, the harnesses, vLLM and the oldest versions
