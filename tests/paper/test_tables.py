@@ -195,7 +195,7 @@ def test_methods_and_settings_are_the_librarys():
     for table in paper.tables():
         for row in table.rows:
             assert row.method in (*list_methods(), paper.ALL_TOKENS)
-            assert row.method == paper.ALL_TOKENS or row.method in layout.PRINTED
+            assert row.method == paper.ALL_TOKENS or row.method in layout.METHOD_TITLES
         assert table.caption
         assert table.unit(table.columns[0])
 
