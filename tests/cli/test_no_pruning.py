@@ -1,4 +1,4 @@
-"""`none` names the unpruned model wherever a command takes a method."""
+"""The method `none` is the unpruned model in every command that takes a method."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shlex
 from pathlib import Path
 
 import pytest
-from eadp.evaluate.setting import ALL, Setting, grid
 from PIL import Image
 from typer.testing import CliRunner
 
 from eadp.cli import app
-from eadp.evaluate.suites import settings
+from eadp.evaluate.suites import plan_specs
+from eadp.method_spec import ALL_TOKENS, MethodSpec, build_specs
 
 
 def run(*arguments: object) -> str:
@@ -21,13 +21,15 @@ def run(*arguments: object) -> str:
     return result.output
 
 
-def test_it_is_one_setting_whatever_the_budgets() -> None:
-    assert grid(["none", "eadp"], [8, 16]) == [Setting(ALL), Setting("eadp", 8), Setting("eadp", 16)]
-    assert [str(each) for each in settings(["none", "topk"], [8, 16], {}, "x", None)] == [ALL, "topk 8", "topk 16"]
+def test_none_is_one_setting_for_all_budgets() -> None:
+    specs = build_specs(["none", "eadp"], [8, 16])
+    assert specs == [MethodSpec(ALL_TOKENS), MethodSpec("eadp", 8), MethodSpec("eadp", 16)]
+    planned = plan_specs(["none", "topk"], [8, 16], {}, "x", None)
+    assert [str(each) for each in planned] == [ALL_TOKENS, "topk 8", "topk 16"]
     with pytest.raises(ValueError, match="none has no setting mu"):
-        grid(["none"], [8], {"": {"mu": 0.5}})
+        build_specs(["none"], [8], {"": {"mu": 0.5}})
     with pytest.raises(ValueError, match="unknown method 'all tokens'"):
-        grid([ALL], [8])
+        build_specs([ALL_TOKENS], [8])
 
 
 def test_eval_runs_the_unpruned_model_once(tmp_path: Path) -> None:
@@ -42,13 +44,13 @@ def test_bench_measures_the_unpruned_model_once(tmp_path: Path) -> None:
     assert [(each["method"], each["keep"]) for each in rows] == [("all tokens", None), ("uniform", 64)]
 
 
-def test_show_draws_it_beside_other_methods(tmp_path: Path) -> None:
+def test_show_draws_none_next_to_other_methods(tmp_path: Path) -> None:
     Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
     out = tmp_path / "out.png"
-    told = run("show", tmp_path / "red.png", "What is red?", "--keep", 8, "--method", "none,uniform", "-o", out)
-    assert {"none", "uniform"} <= {word for line in told.splitlines() for word in line.split()}
+    output = run("show", tmp_path / "red.png", "What is red?", "--keep", 8, "--method", "none,uniform", "-o", out)
+    assert {"none", "uniform"} <= {word for line in output.splitlines() for word in line.split()}
 
 
-def test_serve_passes_it_on_without_a_budget() -> None:
+def test_serve_passes_none_on_without_a_budget() -> None:
     line = shlex.split(run("serve", "pocket", "--method", "none", "--dry-run"))
     assert json.loads(line[line.index("--hf-overrides") + 1])["eadp"] == {"method": "none"}

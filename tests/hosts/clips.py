@@ -1,4 +1,4 @@
-"""Tiny checkpoints that take clips, saved as real ones are, and a clip to show them."""
+"""Tiny checkpoints that accept videos, saved like real ones, and a video for them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ VIDEO = {
     "llava_onevision": "<video>\n",
     "llava_next_video": "<video>\n",
 }
-"""What a family's chat template writes for a clip."""
+"""What the chat template of a family writes for a video."""
 
 
 def film(path: Path, frames: int = 24, side: int = 64, rate: int = 4) -> Path:
-    """A clip of noise, the same every time."""
+    """Write a video of noise that is the same every time."""
     noise = np.random.default_rng(0).integers(0, 255, (frames, side, side, 3), dtype=np.uint8)
     with av.open(path, "w") as file:
         stream = file.add_stream("mpeg4", rate=rate)
@@ -33,7 +33,7 @@ def film(path: Path, frames: int = 24, side: int = 64, rate: int = 4) -> Path:
 
 
 def save(family: str, folder: Path) -> Path:
-    """The family's tiny model with a processor that takes pictures and clips."""
+    """Save the tiny model of a family with a processor for images and videos."""
     tiny.model(family).save_pretrained(folder)
     _processor(family).save_pretrained(folder)
     return folder
