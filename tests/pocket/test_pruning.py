@@ -78,8 +78,8 @@ def test_detaching_gives_the_model_back_bit_for_bit(asked):
 def test_tokens_at_wrong_positions_spoil_the_answers(asked, monkeypatch):
     """The pocket model knows where things are by the positions of their tokens."""
     assert sum(right(asked, {"side"})) >= 7
-    given = before.logical
-    monkeypatch.setattr(before, "logical", lambda ids, *where: given(ids, *where).flip(-1))
+    given = before.logical_positions
+    monkeypatch.setattr(before, "logical_positions", lambda ids, *where: given(ids, *where).flip(-1))
     assert sum(right(asked, {"side"})) <= 5
 
 
@@ -92,8 +92,8 @@ def test_a_mask_that_hides_kept_tokens_spoils_the_answers(asked, monkeypatch):
         shown[:, : 3 * shown.shape[1] // 4] = False
         return shown
 
-    stock = before.prefilled
-    monkeypatch.setattr(before, "prefilled", hiding)
+    stock = before.prefill_mask
+    monkeypatch.setattr(before, "prefill_mask", hiding)
     assert sum(right(asked, {"colour", "shape"})) <= 10
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import eadp.compat as compat
+
 CHATML = ("<|im_start|>", "<|im_end|>")
 VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 
@@ -31,15 +33,6 @@ def processor_for(config: Any) -> Any:
     for field, token in TOKENS[config.model_type].items():
         setattr(config, field, tokenizer.convert_tokens_to_ids(token))
     return _BUILDERS[config.model_type](config, tokenizer)
-
-
-def images_only(kind: Any) -> Any:
-    """Processors of images and clips insist on a part for clips, which needs torchvision."""
-
-    def check(self: Any, name: str, part: Any) -> Any:
-        return None if part is None else kind.check_argument_for_proper_class(self, name, part)
-
-    return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
 
 
 def _tokenizer() -> Any:
@@ -71,10 +64,10 @@ def _llava(config: Any, tokenizer: Any) -> Any:
     side, vision = config.vision_config.image_size, config.vision_config
     settings = {"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}}
     kind: Any = hf.LlavaProcessor
-    images: Any = hf.CLIPImageProcessorPil(**settings)
+    images: Any = compat.CLIPImageProcessorPil(**settings)
     if config.model_type == "llava_next":
         kind = hf.LlavaNextProcessor
-        images = hf.LlavaNextImageProcessorPil(**settings, image_grid_pinpoints=config.image_grid_pinpoints)
+        images = compat.LlavaNextImageProcessorPil(**settings, image_grid_pinpoints=config.image_grid_pinpoints)
     return kind(
         images,
         tokenizer,
@@ -90,8 +83,8 @@ def _onevision(config: Any, tokenizer: Any) -> Any:
 
     vision = config.vision_config
     side = {"height": vision.image_size, "width": vision.image_size}
-    return images_only(hf.LlavaOnevisionProcessor)(
-        hf.LlavaOnevisionImageProcessorPil(size=side, image_grid_pinpoints=config.image_grid_pinpoints),
+    return compat.without_video_processor(hf.LlavaOnevisionProcessor)(
+        compat.LlavaOnevisionImageProcessorPil(size=side, image_grid_pinpoints=config.image_grid_pinpoints),
         tokenizer,
         num_image_tokens=(vision.image_size // vision.patch_size) ** 2,
         vision_feature_select_strategy=config.vision_feature_select_strategy,
@@ -104,7 +97,7 @@ def _qwen(config: Any, tokenizer: Any) -> Any:
 
     vision = config.vision_config
     token = vision.patch_size * vision.spatial_merge_size
-    images = hf.Qwen2VLImageProcessorPil(
+    images = compat.Qwen2VLImageProcessorPil(
         patch_size=vision.patch_size,
         merge_size=vision.spatial_merge_size,
         temporal_patch_size=vision.temporal_patch_size,
@@ -113,7 +106,7 @@ def _qwen(config: Any, tokenizer: Any) -> Any:
     tokenizer.image_token, tokenizer.video_token = VISION[2:]
     kind = hf.Qwen2_5_VLProcessor if config.model_type == "qwen2_5_vl" else hf.Qwen3VLProcessor
     template = _chatml("<|vision_start|><|image_pad|><|vision_end|>")
-    return images_only(kind)(images, tokenizer, chat_template=template)
+    return compat.without_video_processor(kind)(images, tokenizer, chat_template=template)
 
 
 _BUILDERS: dict[str, Callable[[Any, Any], Any]] = {

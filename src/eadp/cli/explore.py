@@ -118,7 +118,7 @@ def view(
 ) -> None:
     """Open the report as a live page: upload an image, ask a question, choose methods and budget.
 
-    Needs `pip install eadp[view]`.
+    Needs Gradio, which the optional dependencies `view` of the package install.
 
     Example: eadp view --model llava-hf/llava-1.5-7b-hf --port 7861
     """

@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image, ImageColor
 from transformers.video_utils import VideoMetadata, load_video
 
-from eadp.models import family_of
-from eadp.models.qwen import Qwen2_5_VL
+from eadp.models import adapter_of
+from eadp.models.qwen import Qwen2_5_VLAdapter
 from eadp.utils.images import make_square, read_image, spread_evenly
 
 VIDEO_READERS = {"torchcodec": "torchcodec", "pyav": "av", "decord": "decord", "opencv": "cv2"}
@@ -134,9 +134,9 @@ def _allow_one_size(model: Any, processor: Any, resolution: int | None) -> None:
     if resolution is None:
         raise ValueError(f"square={CROPS} needs resolution=, the size for which images are cut")
     _set_resolution(model, processor.image_processor, resolution)
-    if isinstance(family_of(model), Qwen2_5_VL):
+    if isinstance(adapter_of(model), Qwen2_5_VLAdapter):
         raise ValueError(f"square={CROPS} is for models that cut images into crops, as LLaVA-NeXT: use pad or stretch")
-    for owner in (family_of(model).config, processor.image_processor):
+    for owner in (adapter_of(model).config, processor.image_processor):
         owner.image_grid_pinpoints = [[resolution, resolution]]
 
 
@@ -168,7 +168,7 @@ def _set_resolution(model: Any, image_processor: Any, resolution: int) -> None:
                 f"{model.config.model_type} cannot cut a square of resolution={resolution} into crops: use one of "
                 f"{', '.join(map(str, squares))}"
             )
-    elif isinstance(family_of(model), Qwen2_5_VL):
+    elif isinstance(adapter_of(model), Qwen2_5_VLAdapter):
         cell = image_processor.patch_size * image_processor.merge_size
         if resolution < cell or resolution % cell:
             nearest = max(1, round(resolution / cell)) * cell

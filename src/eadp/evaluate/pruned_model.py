@@ -17,7 +17,7 @@ from eadp.evaluate.media import CROPS, load_clip, load_image, set_image_size
 from eadp.evaluate.wording import remove_short_answer_request
 from eadp.loading import load_model
 from eadp.method_spec import MethodSpec, build_method
-from eadp.models import family_of
+from eadp.models import adapter_of
 from eadp.models.llava_video import convert
 from eadp.models.prompt import Conversation, tokenize_conversations
 from eadp.models.question import PLACEHOLDER_IDS, question_of
@@ -92,7 +92,7 @@ class PrunedModel:
 
     def _get_released_question(self, ids: Tensor) -> str:
         """Return the question that guides pruning in EADP's release, from the token ids of one prompt."""
-        return remove_short_answer_request(question_of(ids, self.processor, family_of(self.model).config))
+        return remove_short_answer_request(question_of(ids, self.processor, adapter_of(self.model).config))
 
     def answer(
         self, conversations: Sequence[Conversation], generation: Mapping[str, Any] | None = None

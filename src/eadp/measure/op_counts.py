@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from eadp.compat import FlopCounterMode, TorchDispatchMode, cpu_flash_attention, sdpa_flop_count, tree_iter
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def _attention(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = No
 
 
 # torch counts this attention on GPUs, and has no formula for the same on the CPU.
-_FUSED_ON_CPU = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+_FUSED_ON_CPU = {cpu_flash_attention(): _attention}
 
 
 class LiveTensorBytes(TorchDispatchMode):
