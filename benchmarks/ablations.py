@@ -23,16 +23,16 @@ KEEP = 4
 def main(samples: int = 320) -> None:
     """Measure, print, and write benchmarks/results/ablations.json, docs/guides/ablations.md and its figure."""
     common.one_thread()
-    plan = sweep.plan("eadp", KEEP, {}, sweep.of_the_paper())
+    plan = sweep.build_plan("eadp", KEEP, {}, sweep.paper_values())
     with Progress() as progress:
         task = progress.add_task(f"{len(plan.specs)} settings", total=len(plan.specs) * samples)
-        found = sweep.on_pocket(plan, samples, "pocket", FOLDER, lambda done: progress.advance(task, done))
+        found = sweep.run_on_pocket(plan, samples, "pocket", FOLDER, lambda done: progress.advance(task, done))
     blocks = found["pocket"]
     console = Console(width=160)
-    console.print(sweep_report.as_table(plan, "pocket", blocks, beside_paper=True))
+    console.print(sweep_report.as_table(plan, "pocket", blocks, with_paper=True))
     path = common.save("ablations", sweep_report.as_json(plan, found))
     page = common.ROOT / "docs" / "guides" / "ablations.md"
-    common.write_into(page, "ablations", sweep_report.as_markdown(plan, "pocket", blocks, beside_paper=True))
+    common.write_into(page, "ablations", sweep_report.as_markdown(plan, "pocket", blocks, with_paper=True))
     drawn = sweep_report.plot(plan, "pocket", blocks, common.IMAGES / "ablations.png")
     written = [each.relative_to(common.ROOT) for each in (path, page, drawn)]
     console.print("written: " + ", ".join(map(str, written)))

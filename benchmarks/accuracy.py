@@ -59,14 +59,14 @@ def table(found: pocket_benchmark.PocketReport) -> str:
     """One row a method, one column a budget."""
 
     def cell(method: str, share: float) -> str:
-        outcome = found.of(method, share)
+        outcome = found.find_outcome(method, share)
         low, high = outcome.interval
         inside = "" if abs(outcome.layer_mean - outcome.mean_tokens) < 1 else f" [{outcome.layer_mean:.0f}]"
         return f"{100 * outcome.accuracy:.1f} ({100 * low:.0f}–{100 * high:.0f}){inside}"
 
     rows = [[name, *(cell(name, share) for share in SHARES)] for name in METHODS]
-    rows.sort(key=lambda row: -found.of(row[0], SHARES[1]).accuracy)
-    whole, blind, majority = (found.of(name).accuracy for name in (ALL_TOKENS, BLIND, MAJORITY))
+    rows.sort(key=lambda row: -found.find_outcome(row[0], SHARES[1]).accuracy)
+    whole, blind, majority = (found.find_outcome(name).accuracy for name in (ALL_TOKENS, BLIND, MAJORITY))
     head = ["method", *(f"{share:.4g} of the tokens" for share in SHARES)]
     said = (
         f"{len(found.kinds)} test questions, percent correct (95 % interval). Unpruned: {100 * whole:.1f}; without the "

@@ -176,7 +176,7 @@ def vectors(method: type[Method]) -> str:
 def accuracy_in_paper(method: type[Method]) -> str:
     rows = []
     for table in paper.tables("accuracy"):
-        whole = table.of(paper.ALL_TOKENS, table.tokens)
+        whole = table.find_row(paper.ALL_TOKENS, table.tokens)
         kept = [row for row in table.rows if row.method == method.name and row.keep is not None]
         if kept and whole:
             cells = [f"{row.printed[paper.AVERAGE]} with {row.keep:,}" for row in kept]

@@ -13,14 +13,14 @@ import common
 import typer
 from rich.console import Console
 
-from eadp.evaluate.maps import pointing
+from eadp.evaluate.maps import measure_pointing
 from eadp.utils.tables import format_markdown
 
 
 def main(samples: int = 2000) -> None:
     """Measure, print, and write benchmarks/results/maps.json and docs/guides/pocket.md."""
     common.one_thread()
-    found = {sign: pointing(samples, sign=sign) for sign in (1.0, -1.0)}
+    found = {sign: measure_pointing(samples, sign=sign) for sign in (1.0, -1.0)}
     rows = [
         [
             "mean relevance inside the boxes / outside, mean over questions (median)",

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 import eadp
 from eadp.cli import app
 from eadp.evaluate import pocket_benchmark as benchmark
-from eadp.evaluate.maps import pointing
+from eadp.evaluate.maps import measure_pointing
 from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec
 from eadp.pocket.samples import samples
 from eadp.runtime import before
@@ -23,25 +23,25 @@ def report():
 
 @pytest.mark.slow
 def test_an_eighth_of_the_tokens_keeps_the_answers(report):
-    whole, pruned = report.of(ALL_TOKENS), report.of("eadp", EIGHTH)
+    whole, pruned = report.find_outcome(ALL_TOKENS), report.find_outcome("eadp", EIGHTH)
     assert whole.accuracy > 0.8
     assert pruned.mean_tokens == 32
     assert pruned.accuracy > 0.95 * whole.accuracy - 0.04  # 96 questions tell accuracies apart to some 4 %
-    assert pruned.accuracy > report.of("random", EIGHTH).accuracy
+    assert pruned.accuracy > report.find_outcome("random", EIGHTH).accuracy
 
 
 @pytest.mark.slow
 def test_a_model_that_sees_nothing_knows_little(report):
-    assert report.of(BLIND).accuracy < 0.5
-    assert report.of(MAJORITY).accuracy < 0.5
+    assert report.find_outcome(BLIND).accuracy < 0.5
+    assert report.find_outcome(MAJORITY).accuracy < 0.5
 
 
 @pytest.mark.slow
 def test_maps_point_at_what_is_asked():
-    found = pointing(32, "validation")
+    found = measure_pointing(32, "validation")
     assert found.ratio > 2
     assert found.in_order > 0.8
-    assert pointing(32, "validation", sign=-1).ratio < 1
+    assert measure_pointing(32, "validation", sign=-1).ratio < 1
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from itertools import pairwise
 from eadp.architectures.configs import ARCHITECTURES, build_meta_model
 from eadp.measure.flops import linear_weights
 from eadp.paper import ALL_TOKENS, PaperRow, tables
-from eadp.paper.layout import PRINTED
+from eadp.paper.layout import METHOD_TITLES
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class EfficiencyRow:
 
 def _row(row: PaperRow) -> EfficiencyRow:
     figures = row.figures
-    method = PRINTED.get(row.method, row.method)
+    method = METHOD_TITLES.get(row.method, row.method)
     return EfficiencyRow(row.heading, row.keep or 0, method, figures["prefill"], figures["latency"], figures["FLOPs"])
 
 
