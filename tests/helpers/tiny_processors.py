@@ -8,7 +8,7 @@ from typing import Any
 import transformers as hf
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from eadp.architectures.processors import images_only
+from eadp.architectures.processors import allow_missing_parts
 
 SPECIAL = (
     *("<pad>", "<s>", "</s>", "<unk>", "<image>", "<video>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"),
@@ -108,7 +108,7 @@ def _llava_next(family: str) -> Any:
 
 
 def _llava_onevision(family: str) -> Any:
-    return images_only(hf.LlavaOnevisionProcessor)(
+    return allow_missing_parts(hf.LlavaOnevisionProcessor)(
         hf.LlavaOnevisionImageProcessorPil(
             size={"height": 28, "width": 28}, image_grid_pinpoints=[*PINPOINTS, [112, 112]]
         ),
@@ -124,13 +124,13 @@ def _qwen(family: str) -> Any:
     images = hf.Qwen2VLImageProcessorPil(
         patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}
     )
-    return images_only(kind)(images, tokenizer(), chat_template=QWEN)
+    return allow_missing_parts(kind)(images, tokenizer(), chat_template=QWEN)
 
 
 def _internvl(family: str) -> Any:
     images = hf.GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}, crop_to_patches=True, max_patches=4)
     named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
-    return images_only(hf.InternVLProcessor)(
+    return allow_missing_parts(hf.InternVLProcessor)(
         images, tokenizer(**named, video_token="<video>"), image_seq_length=9, chat_template=INTERNVL
     )
 

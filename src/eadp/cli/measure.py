@@ -28,11 +28,12 @@ def flops(
     from eadp.measure import cost_tables
 
     if paper:
-        for table in cost_tables.beside_the_paper():
+        for table in cost_tables.paper_tables():
             console().print(table)
         return
     try:
-        console().print(cost_tables.costs(model, [int(part) for part in keep.split(",")], text, words, _grids(grid)))
+        kept = [int(part) for part in keep.split(",")]
+        console().print(cost_tables.cost_table(model, kept, text, words, _grids(grid)))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -84,7 +85,7 @@ def bench(
         with Progress() as progress:
             task = progress.add_task(model, total=measurement.runs)
             report = measurement.run(lambda: progress.advance(task))
-        written = bench_report.write(report, out, accuracy)
+        written = bench_report.write_files(report, out, accuracy)
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     for table in bench_report.as_tables(report):
@@ -114,7 +115,7 @@ def plan(
     if latency is None and memory is None:
         raise typer.BadParameter("say what to reach: --latency 0.5x, --memory 16GiB, or both")
     try:
-        console().print(cost_tables.plan(model, latency, memory, text, words, _grids(grid), batch, dtype))
+        console().print(cost_tables.plan_table(model, latency, memory, text, words, _grids(grid), batch, dtype))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
