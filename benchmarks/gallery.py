@@ -16,8 +16,7 @@ from transformers import (
 )
 
 from eadp.pocket.samples import samples
-from eadp.pocket.world import clip
-from eadp.pocket.world import draw as scene_picture
+from eadp.pocket.world import make_clip, render_image
 from eadp.view.comparer import MethodComparer
 from eadp.view.comparison import Comparison
 from eadp.view.figure import coverages, draw_figure
@@ -107,8 +106,8 @@ def pieces() -> list[Piece]:
     )
     four = mosaic([asked[number].image for number in (6, 4, 0, 2)])
     found.append(Piece("crops", "Crops", text, [four], "Read the blue sign.", 5 * KEEP, crops=True))
-    moving = clip("test", 0, frames=6)
-    frames = [scene_picture(frame) for frame in moving.frames]
+    moving = make_clip("test", 0, frames=6)
+    frames = [render_image(frame) for frame in moving.frames]
     text = (
         "Six frames share one budget by importance. The model was trained on single images, so ignore its answer to a "
         f"clip (the right one is: {moving.answer}); the maps and quotas are meaningful."
