@@ -70,8 +70,8 @@ def table(found: pocket_benchmark.PocketReport) -> str:
     head = ["method", *(f"{share:.4g} of the tokens" for share in SHARES)]
     note = (
         f"{len(found.kinds)} test questions, percent correct (95 % interval). Unpruned: {100 * unpruned:.1f}; without "
-        f"the image: {100 * blind:.1f}; always the most frequent answer of the kind: {100 * majority:.1f}. In brackets, "
-        "for methods that prune inside the language model: the mean number of tokens over its four layers."
+        f"the image: {100 * blind:.1f}; always the most frequent answer of the kind: {100 * majority:.1f}. In "
+        "brackets, for methods that prune inside the language model: the mean number of tokens over its four layers."
     )
     return f"{note}\n\n{format_markdown(head, rows)}"
 

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 import eadp
 from eadp import BeforeMethod, Selection, TextGuide, VisualTokens
+from eadp.methods.base import Positions
 from eadp.runtime.hooks import Hooks
 from eadp.utils.statistics import median_interval
 
@@ -46,6 +47,7 @@ class EveryNth(BeforeMethod):
 
     name: ClassVar[str] = "fixed"
     citation: ClassVar[str] = "none"
+    positions: ClassVar[Positions] = "keep"
     step: int = 4
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
