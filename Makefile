@@ -12,7 +12,7 @@ HOSTS   := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo parity test test-fast test-hosts test-vllm lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
+.PHONY: pocket demo parity test test-fast test-hosts test-vllm test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
 .DEFAULT_GOAL := help
 
 help: ## What there is
@@ -40,6 +40,19 @@ test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, e
 
 test-vllm: $(READY) ## The vLLM plugin in vLLM's own environment, which is made once (a large download)
 	PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm
+
+# What the declared floors have to carry: the selection on numba, every family, the attach matrix and the methods.
+FLOOR_TESTS := tests/core tests/models tests/runtime tests/methods
+FLOOR_SLICE := tests/core/test_facility.py tests/models tests/runtime/test_attach.py
+FLOOR = PYTHONPATH=src OMP_NUM_THREADS=1 "$$(PYTHON=$(PYTHON) hosts/env floor)/bin/python" -m pytest -p no:cacheprovider -n 2
+
+test-floor: ## The attach matrix, the methods and the core on the oldest versions declared, in an environment of their own
+	$(FLOOR) $(FLOOR_TESTS)
+
+test-floor-slice: ## The part of test-floor that CI runs
+	$(FLOOR) $(FLOOR_SLICE)
+
+test-all: test test-hosts test-vllm test-floor ## Everything: the main tests, the harnesses, vLLM and the floor
 
 lint: $(READY) ## ruff, mypy and the walls between the folders
 	$(BIN)/ruff check .

@@ -36,7 +36,7 @@ from eadp.methods import (
 
 if TYPE_CHECKING:
     from eadp.pocket import load as load_pocket
-    from eadp.runtime import Pruned, attach, detach
+    from eadp.runtime.attach import Pruned, attach, detach
     from eadp.runtime.sign import diagnose_sign
     from eadp.view import plot, to_html
 

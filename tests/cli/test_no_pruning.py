@@ -7,12 +7,12 @@ import shlex
 from pathlib import Path
 
 import pytest
-from eadp.evaluate.setting import ALL, Setting, grid
 from PIL import Image
 from typer.testing import CliRunner
 
 from eadp.cli import app
-from eadp.evaluate.suites import settings
+from eadp.evaluate.suites import plan_specs
+from eadp.method_spec import ALL_TOKENS, MethodSpec, build_specs
 
 
 def run(*arguments: object) -> str:
@@ -22,12 +22,20 @@ def run(*arguments: object) -> str:
 
 
 def test_it_is_one_setting_whatever_the_budgets() -> None:
-    assert grid(["none", "eadp"], [8, 16]) == [Setting(ALL), Setting("eadp", 8), Setting("eadp", 16)]
-    assert [str(each) for each in settings(["none", "topk"], [8, 16], {}, "x", None)] == [ALL, "topk 8", "topk 16"]
+    assert build_specs(["none", "eadp"], [8, 16]) == [
+        MethodSpec(ALL_TOKENS),
+        MethodSpec("eadp", 8),
+        MethodSpec("eadp", 16),
+    ]
+    assert [str(each) for each in plan_specs(["none", "topk"], [8, 16], {}, "x", None)] == [
+        ALL_TOKENS,
+        "topk 8",
+        "topk 16",
+    ]
     with pytest.raises(ValueError, match="none has no setting mu"):
-        grid(["none"], [8], {"": {"mu": 0.5}})
+        build_specs(["none"], [8], {"": {"mu": 0.5}})
     with pytest.raises(ValueError, match="unknown method 'all tokens'"):
-        grid([ALL], [8])
+        build_specs([ALL_TOKENS], [8])
 
 
 def test_eval_runs_the_unpruned_model_once(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def _rows(features: Any, here: Tensor) -> Any:
     """The kept rows in the container that the model expects."""
     if isinstance(features, Tensor):
         return features.flatten(0, 1)[here][None]
-    return [torch.cat(list(features))[here]]
+    return [torch.cat([rows.flatten(0, -2) for rows in features])[here]]
 
 
 def _positions(model: Any, inputs: dict[str, Tensor], keep: Tensor, positions: str) -> Tensor:

@@ -254,7 +254,8 @@ def _anyres(base: Any, size: Size, generator: torch.Generator) -> Segment:
     if len(size) == 3:
         pixels = torch.randn(size[0], 3, side, side, generator=generator)
         with torch.no_grad():
-            tokens = base.get_video_features(pixels[None], return_dict=True).pooler_output.shape[1]
+            (clip,) = base.get_video_features(pixels[None], return_dict=True).pooler_output
+        tokens = clip.shape[:-1].numel()  # frames·tokens×d, and frames×tokens×d in older releases of transformers
         return [IDS["<video>"]] * tokens, {"pixel_values_videos": pixels}
     from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 

@@ -8,7 +8,7 @@ from typing import Any
 import transformers as hf
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from eadp.architectures.processors import allow_missing_parts
+from eadp.compat import without_video_processor
 
 SPECIAL = (
     *("<pad>", "<s>", "</s>", "<unk>", "<image>", "<video>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"),
@@ -79,6 +79,44 @@ def processor(family: str) -> Any:
     return build(family)
 
 
+VIDEO = {
+    "qwen2_5_vl": "<|vision_start|><|video_pad|><|vision_end|>",
+    "qwen3_vl": "<|video_pad|>",
+    "llava_onevision": "<video>\n",
+    "llava_next_video": "<video>\n",
+}
+"""What each family's chat template writes for a clip."""
+
+
+def clip_processor(family: str) -> Any:
+    """The family's processor for images and clips. Needs torchvision."""
+    parts = processor("llava_next" if family == "llava_next_video" else family)
+    template = parts.chat_template.replace(
+        "{% else %}{{ part['text'] }}",
+        f"{{% elif part['type'] == 'video' %}}{VIDEO[family]}{{% else %}}{{{{ part['text'] }}}}",
+    )
+    common = {"image_processor": parts.image_processor, "tokenizer": parts.tokenizer, "chat_template": template}
+    if family == "llava_onevision":
+        videos = hf.LlavaOnevisionVideoProcessor(size={"height": 28, "width": 28})
+        return hf.LlavaOnevisionProcessor(
+            **common, video_processor=videos, num_image_tokens=49, vision_feature_select_strategy="full"
+        )
+    if family == "llava_next_video":
+        videos = hf.LlavaNextVideoVideoProcessor(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+        return hf.LlavaNextVideoProcessor(
+            **common,
+            video_processor=videos,
+            patch_size=7,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+        )
+    geometry = {"patch_size": 4, "merge_size": 2, "size": {"shortest_edge": 64, "longest_edge": 64 * 64}}
+    if family == "qwen3_vl":
+        geometry["size"] = {"shortest_edge": 64, "longest_edge": 64 * 64 * 64}
+        return hf.Qwen3VLProcessor(**common, video_processor=hf.Qwen3VLVideoProcessor(**geometry))
+    return hf.Qwen2_5_VLProcessor(**common, video_processor=hf.Qwen2VLVideoProcessor(**geometry))
+
+
 def _side(pixels: int) -> dict[str, Any]:
     return {"do_center_crop": False, "size": {"height": pixels, "width": pixels}}
 
@@ -108,7 +146,7 @@ def _llava_next(family: str) -> Any:
 
 
 def _llava_onevision(family: str) -> Any:
-    return allow_missing_parts(hf.LlavaOnevisionProcessor)(
+    return without_video_processor(hf.LlavaOnevisionProcessor)(
         hf.LlavaOnevisionImageProcessorPil(
             size={"height": 28, "width": 28}, image_grid_pinpoints=[*PINPOINTS, [112, 112]]
         ),
@@ -124,13 +162,13 @@ def _qwen(family: str) -> Any:
     images = hf.Qwen2VLImageProcessorPil(
         patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}
     )
-    return allow_missing_parts(kind)(images, tokenizer(), chat_template=QWEN)
+    return without_video_processor(kind)(images, tokenizer(), chat_template=QWEN)
 
 
 def _internvl(family: str) -> Any:
     images = hf.GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}, crop_to_patches=True, max_patches=4)
     named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
-    return allow_missing_parts(hf.InternVLProcessor)(
+    return without_video_processor(hf.InternVLProcessor)(
         images, tokenizer(**named, video_token="<video>"), image_seq_length=9, chat_template=INTERNVL
     )
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path += [str(Path(__file__).parent / folder) for folder in ("..", ".", "lmms-eval", "vlmeval")]
 
 import torch
 

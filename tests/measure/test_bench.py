@@ -15,7 +15,7 @@ from eadp.measure.op_counts import OperationCounts
 from eadp.measure.samples import pocket_samples
 from eadp.measure.stopwatch import PARTS, PRUNER, make_clock
 from eadp.methods import BeforeMethod, get_method
-from eadp.models import family_of
+from eadp.models import adapter_of
 from eadp.models.prompt import build_inputs
 from eadp.utils.images import make_square
 
@@ -115,9 +115,9 @@ def test_counted_multiply_adds_equal_those_computed_from_the_configuration(repor
 
 def test_the_model_is_restored_after_a_measurement(report, loaded):
     model = loaded[0]
-    family = family_of(model)
-    assert not [name for name in ("forward", "get_image_features") if name in vars(family.base)]
-    assert "forward" not in vars(family.text_model)
+    adapter = adapter_of(model)
+    assert not [name for name in ("forward", "get_image_features") if name in vars(adapter.base)]
+    assert "forward" not in vars(adapter.text_model)
     hooks = [each for module in model.modules() for each in (module._forward_hooks, module._forward_pre_hooks)]
     assert not [hook for each in hooks for hook in each.values() if hook.__module__.startswith("eadp")]
 

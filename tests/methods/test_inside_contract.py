@@ -36,10 +36,10 @@ def test_newlines_go_with_their_rows() -> None:
     for newlines in (None, "kept rows", "all", "none"):
         with eadp.attach(model, method=FastV(keep=1), newlines=newlines) as pruned:
             model(**inputs)
-        (picture,), (chosen,) = pruned.pictures, pruned.last
-        row = int(picture.newlines[chosen.indices[0]] >= 0)
-        left = {"all": len(picture.newline_slots), "none": 0}.get(newlines, row)
-        assert int((~pruned.columns).sum()) == picture.length - 1 - left
+        (image,), (chosen,) = pruned.images, pruned.last
+        row = int(image.newlines[chosen.indices[0]] >= 0)
+        left = {"all": len(image.newline_slots), "none": 0}.get(newlines, row)
+        assert int((~pruned.columns).sum()) == image.length - 1 - left
         assert (chosen.newlines, chosen.tokens_sent) == (left, 1 + left)
 
 
@@ -106,7 +106,10 @@ def test_what_cannot_be_done_is_told() -> None:
     following = {"input_ids": torch.tensor([[40]]), "attention_mask": torch.ones(1, inputs["input_ids"].shape[1] + 1)}
     with pytest.raises(RuntimeError, match="attach again"):
         model(**following, past_key_values=cache)
-    with eadp.attach(model, method=EverySecond()), pytest.raises(ValueError, match="inside it to go on"):
+    with (
+        eadp.attach(model, method=EverySecond()),
+        pytest.raises(ValueError, match="to continue from it, attach a method"),
+    ):
         model(**following, past_key_values=cache)
     training = copy.deepcopy(model)
     training.gradient_checkpointing_enable()

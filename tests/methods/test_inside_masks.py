@@ -143,15 +143,15 @@ def test_two_cuts_are_one(rows: int, length: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     first_keep = torch.rand(rows, length, generator=generator) < 0.7
     first_keep[:, -1] = True
-    first = Compaction.of(first_keep, torch.rand(rows, length, generator=generator))
+    first = Compaction.from_mask(first_keep, torch.rand(rows, length, generator=generator))
     second_keep = torch.rand(rows, first.length, generator=generator) < 0.7
     second_keep[:, -1] = True
-    second = Compaction.of(second_keep if first.valid is None else second_keep & first.valid)
+    second = Compaction.from_mask(second_keep if first.valid is None else second_keep & first.valid)
     both = first.then(second)
     states = torch.randn(rows, length, 2, generator=generator)
-    short = second.rows(first.rows(states))
+    short = second.take_rows(first.take_rows(states))
     there = torch.ones(rows, both.length, dtype=torch.bool) if both.valid is None else both.valid
-    assert torch.equal(both.rows(states)[there], short[there])
+    assert torch.equal(both.take_rows(states)[there], short[there])
     restored = both.restore(short)
     for row in range(rows):
         kept = both.index[row, there[row]]

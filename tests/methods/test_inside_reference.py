@@ -17,7 +17,7 @@ from transformers.models.llama import modeling_llama as hf_llama
 import eadp
 from eadp.core import Selection
 from eadp.methods.inside import tokens_per_layer
-from eadp.models import family_of
+from eadp.models import adapter_of
 
 
 class Reference:
@@ -186,7 +186,7 @@ def test_every_family_by_hand_from_the_cut_on(family: str, name: str, positions:
     """What the stock model gives to layer 1 is cut by hand: states, position embeddings with their coordinates, the
     mask, and Qwen3-VL's features that are added after layer 1. Its own layers do the rest."""
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][1:], first=1)
-    text: Any = family_of(model).text_model
+    text: Any = adapter_of(model).text_model
     recording = Recording(of=method(name, 0.7, **({"layers": (3, 4, 5)} if name == "sparsevlm" else {})))
     with eadp.attach(model, method=recording, positions=positions) as pruned:
         logits = model(**inputs).logits[0]
@@ -206,8 +206,8 @@ def test_every_family_by_hand_from_the_cut_on(family: str, name: str, positions:
     if there is not None:
         added[there[0]] = given["deepstack_visual_embeds"][1]
     places = {column: (column, 0) for column in stays.nonzero().flatten().tolist()}
-    images = (inputs["input_ids"][0] == family_of(model).token_id("image")).nonzero().flatten()
-    for picture, choice in zip(pruned.pictures, recording.log, strict=True):
+    images = (inputs["input_ids"][0] == adapter_of(model).geometry.placeholder_id("image")).nonzero().flatten()
+    for picture, choice in zip(pruned.images, recording.log, strict=True):
         columns, images = images[: picture.length], images[picture.length :]
         tokens = columns[picture.slots]
         (cut,) = recording.cuts(len(picture), 3)

@@ -175,9 +175,11 @@ def test_the_final_norm_is_found_by_its_name_or_missed_in_a_sentence() -> None:
 
     states = torch.tensor([[1.0, 3.0]])
     for name in ("norm", "final_layernorm"):
-        torch.testing.assert_close(Decoder(Text(name)).normed(states), torch.tensor([[-1.0, 1.0]]), rtol=1e-4, atol=0)
-    with pytest.raises(ValueError, match="behind the final norm of Text, which has none named norm"):
-        Decoder(Text("last")).normed(states)
+        torch.testing.assert_close(
+            Decoder(Text(name)).apply_final_norm(states), torch.tensor([[-1.0, 1.0]]), rtol=1e-4, atol=0
+        )
+    with pytest.raises(ValueError, match="after the final norm of Text, which has none named norm"):
+        Decoder(Text("last")).apply_final_norm(states)
 
 
 def test_a_model_may_ask_for_kept_positions_and_attach_has_the_last_word() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 import eadp
 from eadp.core import Selection
 from eadp.methods import get_method, get_method_class
-from eadp.models import Picture
+from eadp.models import FAMILIES, ImageLayout
 
 KEEP = 0.4
 
@@ -33,17 +33,16 @@ def pruning(family: str, name: str, keep: float) -> eadp.Pruned:
     return eadp.attach(tiny.model(family), method=name, keep=keep, guide=guide, question="Which one?", **exact(name))
 
 
-def promised(name: str, picture: Picture, selection: Selection) -> int:
+def promised(family: str, name: str, layout: ImageLayout, selection: Selection) -> int:
     """How many tokens a method keeps: the budget to the token. An image has a resolution of whole rows and columns, so
     that `downsample` keeps the most tokens that fit into the budget that way."""
-    method, newlines = get_method(name, keep=KEEP, **exact(name)), len(picture.newline_slots)
-    if picture.layout is None and name == "divprune":
-        newlines = 0  # Frames are pruned one by one, without the newline behind the clip.
+    method, newlines = get_method(name, keep=KEEP, **exact(name)), len(layout.newline_slots)
     if len(selection) == selection.total and selection.merge is None:
-        return len(picture) + selection.newlines
+        return len(layout) + selection.newlines
     if name != "downsample":
-        return method.count_sent(len(picture), newlines)
-    return sum(rows * columns for rows, columns in method.choose_resolutions(picture.grids, picture.square_only))
+        return method.count_sent(len(layout), newlines, layout.layout is not None)
+    square_only = FAMILIES[family].load().geometry_class.square_grids_only
+    return sum(rows * columns for rows, columns in method.choose_resolutions(layout.grids, square_only))
 
 
 @cache
@@ -58,12 +57,12 @@ def test_every_method_on_every_family(family: str, sizes: Sizes, name: str) -> N
     model, inputs = tiny.model(family), tiny.inputs(family, sizes)
     with pruning(family, name, KEEP) as pruned:
         tokens, logits = answers(model, **inputs, max_new_tokens=3)
-        together, pictures = pruned.last, pruned.pictures
-        for selection, picture in zip(together, pictures, strict=True):
-            assert selection.tokens_sent == promised(name, picture, selection)
+        together, layouts = pruned.last, pruned.images
+        for selection, layout in zip(together, layouts, strict=True):
+            assert selection.tokens_sent == promised(family, name, layout, selection)
             assert selection.method.split(" (")[0] == name
             assert bool((selection.indices.diff() > 0).all())
-            assert 0 <= int(selection.indices[0]) <= int(selection.indices[-1]) < selection.total == len(picture)
+            assert 0 <= int(selection.indices[0]) <= int(selection.indices[-1]) < selection.total == len(layout)
             assert sum(selection.quotas) == len(selection) or len(selection) == selection.total
 
         again, uncached = answers(model, **inputs, max_new_tokens=3, use_cache=False)

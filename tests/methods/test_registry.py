@@ -15,12 +15,12 @@ import torch
 
 import eadp
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods import registry
+from eadp.methods import base
 
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    with registry.restored_registry():
+    with base.restored_registry():
         yield
 
 
@@ -52,9 +52,9 @@ def offer(monkeypatch: pytest.MonkeyPatch, **loaded: Any) -> list[str]:
                 raise found
             return found
 
-    entries = [Offered(name, f"package:{name}", registry.ENTRY_POINTS) for name in loaded]
-    monkeypatch.setattr(registry, "entry_points", lambda group: entries if group == "eadp.methods" else [])
-    monkeypatch.setattr(registry, "_loaded_entry_points", False)
+    entries = [Offered(name, f"package:{name}", base.ENTRY_POINTS) for name in loaded]
+    monkeypatch.setattr(base, "entry_points", lambda group: entries if group == "eadp.methods" else [])
+    monkeypatch.setattr(base, "_loaded_entry_points", False)
     return loads
 
 
@@ -165,7 +165,7 @@ def test_an_offered_method_that_cannot_be_loaded_is_named(monkeypatch: pytest.Mo
 
 
 def test_the_registry_is_restored() -> None:
-    with registry.restored_registry():
+    with base.restored_registry():
         eadp.register_method(define())
         assert "first" in eadp.list_methods()
     assert "first" not in eadp.list_methods()

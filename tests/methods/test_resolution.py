@@ -17,9 +17,9 @@ from torch import Tensor
 import eadp
 from eadp.core import Grid, Selection, TextGuide, VisualTokens
 from eadp.methods import BeforeMethod
-from eadp.models import Picture, family_of
-from eadp.models.family import Seen
-from eadp.models.views import from_patches, to_patches
+from eadp.models import ImageLayout, adapter_of
+from eadp.models.pixels import patches_from_pixels, pixels_from_patches
+from eadp.models.vision_call import VisionCall
 
 
 @dataclass(frozen=True)
@@ -59,35 +59,35 @@ def test_at_its_own_resolution_an_image_is_seen_as_it_was(family: str, sizes: Si
         torch.testing.assert_close(tokens.downsampled, tokens.features, rtol=1e-3, atol=1e-3)
 
 
-def only(family: str, size: tuple[int, int]) -> Picture:
-    """The picture of a prompt with one image."""
+def only_layout(family: str, size: tuple[int, int]) -> ImageLayout:
+    """The layout of the image of a prompt with one image."""
     model = tiny.model(family)
     with eadp.attach(model, method="downsample", keep=1) as pruned:
         model(**tiny.inputs(family, [[size]]))
-    (one,) = pruned.pictures
+    (one,) = pruned.images
     return one
 
 
 def test_blocks_show_their_part_of_a_crop() -> None:
     """30×50 pixels on 2×2 crops of 28×28: the image fills the lower half of the upper crops, and the other way round.
     LLaVA-OneVision joins 16 crops of 100×100 pixels to one block, which has no padding here."""
-    family = family_of(tiny.model("llava_next"))
-    one = only("llava_next", (30, 50))
+    geometry = adapter_of(tiny.model("llava_next")).geometry
+    one = only_layout("llava_next", (30, 50))
     values = torch.arange(5 * 3 * 28 * 28.0).view(5, 3, 28, 28)
-    seen = Seen("image", {}, (1, 5, 3, 28, 28), [one.length], values=values[None])
-    (views,) = family.views(seen, [one])
-    assert [view.shape[1:] for view in views] == [(28, 28), *[(14, 28)] * 4]
-    for crop, view in enumerate(views):
+    call = VisionCall("image", {}, (1, 5, 3, 28, 28), [one.length], pixels=values[None])
+    (blocks,) = geometry.block_pixels(call, [one])
+    assert [block.shape[1:] for block in blocks] == [(28, 28), *[(14, 28)] * 4]
+    for crop, block in enumerate(blocks):
         rows = slice(0, 28) if crop == 0 else slice(14, 28) if crop < 3 else slice(0, 14)
-        assert torch.equal(view, values[crop][:, rows])
+        assert torch.equal(block, values[crop][:, rows])
 
-    family = family_of(tiny.model("llava_onevision"))
-    one = only("llava_onevision", (100, 100))
+    geometry = adapter_of(tiny.model("llava_onevision")).geometry
+    one = only_layout("llava_onevision", (100, 100))
     values = torch.arange(17.0)[:, None, None, None].expand(17, 3, 28, 28)
-    seen = Seen(
-        "image", {"image_sizes": torch.tensor([[100, 100]])}, (1, 17, 3, 28, 28), [one.length], values=values[None]
+    call = VisionCall(
+        "image", {"image_sizes": torch.tensor([[100, 100]])}, (1, 17, 3, 28, 28), [one.length], pixels=values[None]
     )
-    ((whole, joined),) = family.views(seen, [one])
+    ((whole, joined),) = geometry.block_pixels(call, [one])
     assert torch.equal(whole, values[0])
     assert joined.shape == (3, 112, 112)
     assert torch.equal(joined[0, ::28, ::28], torch.arange(1.0, 17).view(4, 4))
@@ -102,11 +102,11 @@ def test_qwens_patches_are_the_pixels() -> None:
     batch = process(Image.fromarray(noise.numpy()), return_tensors="pt")
     assert batch["image_grid_thw"].tolist() == [[1, 6, 10]]
     patches = torch.as_tensor(batch["pixel_values"]).float()
-    view = from_patches(patches, 1, (6, 10), merge=2, size=4, depth=2)
-    assert view.shape == (1, 2, 3, 24, 40)
-    for frame in view[0]:
+    pixels = pixels_from_patches(patches, 1, (6, 10), merge=2, size=4, depth=2)
+    assert pixels.shape == (1, 2, 3, 24, 40)
+    for frame in pixels[0]:
         assert torch.equal(frame, noise.permute(2, 0, 1).float())
-    assert torch.equal(to_patches(view[0], merge=2, size=4), patches)
+    assert torch.equal(patches_from_pixels(pixels[0], merge=2, size=4), patches)
 
 
 def test_downsampled_pixels_reach_the_language_model() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers as hf
 from helpers import tiny
+from helpers.encoded import encoded_images
 from helpers.manual_pruning import SPECIAL_IDS, answers, shortened
 from helpers.prompts import IMAGES, Sizes, every_prompt
 from torch import Tensor
@@ -18,7 +19,7 @@ from transformers.models.qwen3_vl import modeling_qwen3_vl
 import eadp
 from eadp.methods import get_method
 from eadp.methods.hiprune import HiPrune
-from eadp.models import Picture
+from eadp.models.vision_call import EncodedImage
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 
@@ -33,13 +34,13 @@ def features(model: Any, inputs: dict[str, Tensor]) -> list[Any]:
     return outputs
 
 
-def pictures(
+def images(
     family: str, sizes: Sizes, method: str = "hiprune", attention: str = "sdpa", **settings: Any
-) -> list[Picture]:
+) -> list[EncodedImage]:
     model = tiny.model(family, attention=attention)
     with eadp.attach(model, method=method, **{"keep": 1} | settings) as pruned:
         model(**tiny.inputs(family, sizes))
-        return pruned.pictures
+        return encoded_images(pruned)
 
 
 def hooks_of(model: Any) -> list[int]:
@@ -67,7 +68,7 @@ def test_the_probe_changes_no_bit_and_leaves_nothing(family: str, sizes: Sizes, 
 def test_attention_is_what_the_tower_computes(family: str, attention: str) -> None:
     """CLIP, SigLIP, and tiles of 2×2 patches a token, the whole image last: against eager attention's matrices."""
     sizes = [[(24, 48)]]
-    (one,) = pictures(family, sizes, attention=attention, object_layer=0, deep_layer=2)
+    (one,) = images(family, sizes, attention=attention, object_layer=0, deep_layer=2)
     eager = tiny.model(family, attention="eager").base_model
     matrices = eager.vision_tower(tiny.inputs(family, sizes)["pixel_values"], output_attentions=True).attentions
     has_cls = family != "paligemma"
@@ -91,7 +92,7 @@ def test_attention_is_what_the_tower_computes(family: str, attention: str) -> No
 def test_keys_are_the_towers_and_its_heads_may_be_one() -> None:
     """From the raw projections of the tower's last layer, which has 2 heads of 16: over the full width, one softmax of
     q·k/√32, of which the row of CLS loses its first column."""
-    (one,) = pictures("llava", [[(28, 28)]], method="prumerge")
+    (one,) = images("llava", [[(28, 28)]], method="prumerge")
     tower, seen = tiny.model("llava").base_model.vision_tower, {}
     attention = tower.encoder.layers[2].self_attn
     handles = [
@@ -118,7 +119,7 @@ def test_qwens_windows_come_back_in_order(
     on their way through eager attention, and their patches named by sending names through the tower's own
     reordering."""
     sizes = [[(24, 40), (16, 24)]]
-    found = pictures(family, sizes, attention=attention, object_layer=layer, deep_layer=layer)
+    found = images(family, sizes, attention=attention, object_layer=layer, deep_layer=layer)
     inputs = tiny.inputs(family, sizes)
     tower = tiny.model(family, attention="eager").base_model.visual
     module = modeling_qwen2_5_vl if family == "qwen2_5_vl" else modeling_qwen3_vl
@@ -164,27 +165,27 @@ def test_pixtral_sees_several_images_in_one_sequence() -> None:
     with eadp.attach(model, method="hiprune", keep=2) as pruned:
         model(input_ids=ids, **inputs)
         assert [(len(each), each.total) for each in pruned.last] == [(2, 6), (2, 4)]
-        for one in pruned.pictures:
+        for one in encoded_images(pruned):
             torch.testing.assert_close(one.attention[0].received.sum(), torch.tensor(1.0))
     with eadp.attach(model, method="visionzip", keep=2) as pruned:
         model(input_ids=ids, **inputs)
         projected = model.base_model.get_image_features(**inputs).pooler_output
-        for one, rows in zip(pruned.pictures, projected, strict=True):
-            torch.testing.assert_close(one.tower.project(one.tower.rows), rows)
+        for one, rows in zip(encoded_images(pruned), projected, strict=True):
+            torch.testing.assert_close(pruned.adapter.project(one.tower_rows.rows), rows)
         assert [each.merge_space for each in pruned.last] == ["tower"] * 2
     with (
         eadp.attach(model, method="downsample", keep=2),
-        pytest.raises(ValueError, match="PixtralVisionModel cannot be shown an image at another resolution"),
+        pytest.raises(ValueError, match="PixtralVisionModel cannot encode an image at another resolution"),
     ):
         model(input_ids=ids, **inputs)
 
 
 @pytest.mark.parametrize("name", ["visionzip", "prumerge"])
 def test_only_the_row_of_cls_is_computed_where_there_is_one(name: str) -> None:
-    (one,) = pictures("llava", [[(28, 28)]], method=name)
+    (one,) = images("llava", [[(28, 28)]], method=name)
     assert one.attention[0].cls is not None
     assert one.attention[0].received is None
-    (one,) = pictures("paligemma", [[(16, 16)]], method=name)
+    (one,) = images("paligemma", [[(16, 16)]], method=name)
     assert one.attention[0].cls is None
     assert one.attention[0].received is not None
 
@@ -192,7 +193,7 @@ def test_only_the_row_of_cls_is_computed_where_there_is_one(name: str) -> None:
 @every_prompt
 def test_every_token_has_its_attention(family: str, sizes: Sizes) -> None:
     """Received attention averages to 1/N, less what CLS gets, whatever was cropped, pooled and reordered."""
-    for one in pictures(family, sizes):
+    for one in images(family, sizes):
         for layer in one.attention:
             assert len(layer.received) == len(layer.keys) == len(one)
             assert (layer.cls is None) == (family not in ("llava", "llava_next", "llava_next_video", "internvl"))
@@ -212,7 +213,7 @@ def test_what_the_language_model_receives(family: str) -> None:
         )
         model(**inputs)
         handle.remove()
-    (selection,), (one,) = pruned.last, pruned.pictures
+    (selection,), (one,) = pruned.last, pruned.images
     sources = output.pooler_output[0][one.slots]
     placeholders = (inputs["input_ids"][0] == model.config.image_token_id).nonzero().flatten()
     column = placeholders[one.slots[selection.indices]]
@@ -231,10 +232,12 @@ def test_deepstack_merges_with_the_same_weights(name: str) -> None:
         )
         model(**inputs)
         handle.remove()
-    (selection,), (one,) = pruned.last, pruned.pictures
-    anew = one.anew[0]((2, 2))[1:] if name == "downsample" else []
+    (selection,), (one,) = pruned.last, encoded_images(pruned)
+    downsampled = []
+    if name == "downsample":
+        downsampled = pruned.adapter.encode(one.pixels.call, one.pixels.blocks[0], (2, 2))[1:]
     for number, layer in enumerate(received[0]):
-        sources = torch.cat([output.deepstack_features[number][0], *anew[number : number + 1]])
+        sources = torch.cat([output.deepstack_features[number][0], *downsampled[number : number + 1]])
         torch.testing.assert_close(layer, selection.merge @ sources, rtol=1e-4, atol=1e-4)
 
 

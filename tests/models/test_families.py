@@ -16,23 +16,24 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDe
 
 import eadp
 from eadp.architectures.configs import ARCHITECTURES, GRIDS
-from eadp.models import FAMILIES, family_of
-from eadp.models.anyres import picture
-from eadp.models.family import Picture, Prompt
-from eadp.runtime.hooks import SEEN
+from eadp.models import FAMILIES, ImageLayout, adapter_of
+from eadp.models.anyres import packed_layout
+from eadp.models.layout import Placeholders
+from eadp.runtime.hooks import VISION_CALL
 
 
-def seen(family: str, sizes: list[list[tuple[int, ...]]]) -> list[Picture]:
+def layouts(family: str, sizes: list[list[tuple[int, ...]]]) -> list[ImageLayout]:
     model = tiny.model(family)
     with eadp.attach(model, method=EverySecond()) as pruned:
         model(**tiny.inputs(family, sizes))
-        return pruned.pictures
+        return pruned.images
 
 
 @pytest.mark.parametrize("family", ["llava", "llava_next", "llava_next_video", "llava_onevision"])
 def test_states_are_arranged_as_the_features_are(family: str) -> None:
-    """With the projector for a guide, the aligned states are the very features that the language model receives."""
+    """With the projector as the guide, the aligned states are exactly the features that the language model receives."""
     model, base = tiny.model(family), tiny.model(family).base_model
+    geometry = FAMILIES[family].load().geometry_class(model.config)
     for sizes, modality in ((IMAGES[family], "image"), (CLIPS.get(family), "video")):
         if sizes is None:
             continue
@@ -42,13 +43,13 @@ def test_states_are_arranged_as_the_features_are(family: str) -> None:
         output = getattr(base, f"get_{modality}_features")(pixels, **asked, return_dict=True)
         layer = output.hidden_states[model.config.vision_feature_layer]
         states = layer if family == "llava_onevision" else layer[:, 1:]
-        rows = list(output.pooler_output)
-        for one in seen(family, sizes):
-            crops, states = states[: len(one.states)], states[len(one.states) :]
+        rows = [each.flatten(0, -2) for each in output.pooler_output]
+        for one in layouts(family, sizes):
+            crops, states = states[: one.crops], states[one.crops :]
             if (family, modality) == ("llava_next_video", "video"):
-                aligned = base.multi_modal_projector(one.arrange(crops))
+                aligned = base.multi_modal_projector(geometry.arrange(one, crops))
             else:
-                aligned = one.arrange(base.multi_modal_projector(crops))
+                aligned = geometry.arrange(one, base.multi_modal_projector(crops))
             torch.testing.assert_close(aligned, rows.pop(0)[one.slots], rtol=1e-4, atol=1e-4)
         assert not rows
         assert len(states) == 0
@@ -56,7 +57,7 @@ def test_states_are_arranged_as_the_features_are(family: str) -> None:
 
 def test_crops_of_an_unpadded_image() -> None:
     """30×50 pixels on 2×2 crops of 4×4 cells: 4 of the 8 rows of cells show the image."""
-    (one,) = seen("llava_next", [[(30, 50)]])
+    (one,) = layouts("llava_next", [[(30, 50)]])
     assert list(one.grids) == [(4, 4), *[(2, 4)] * 4]
     assert one.layout == [(0.0, 0.0, 0.5, 0.5), (0.0, 0.5, 0.5, 1.0), (0.5, 0.0, 1.0, 0.5), (0.5, 0.5, 1.0, 1.0)]
     assert one.length == 16 + 4 * (8 + 1)
@@ -68,51 +69,51 @@ def test_crops_of_an_unpadded_image() -> None:
 
 
 def test_a_crop_that_is_cut_away_is_no_block() -> None:
-    """Three crops of 2×2 cells in a row, of which only two columns in the middle are left."""
+    """Three crops of 2×2 cells in a row, of which only the two middle columns are left."""
     left = [8 + 0, 8 + 1, -1, 8 + 2, 8 + 3, -1]
-    one = picture(torch.tensor([0, 1, 2, 3, *left]), 2, (1, 3), torch.zeros(4, 4, 1))
+    one = packed_layout(torch.tensor([0, 1, 2, 3, *left]), 2, (1, 3))
     assert list(one.grids) == [(2, 2), (2, 2)]
     assert one.layout == [(0.0, 0.0, 1.0, 1.0)]
     assert one.newlines.tolist() == [-1, -1, -1, -1, 6, 6, 9, 9]
 
 
 def test_an_image_without_crops_has_one_newline_at_its_end() -> None:
-    one = picture(torch.tensor([0, 1, 2, 3, -1]), 2, (0, 0), torch.zeros(1, 4, 1))
+    one = packed_layout(torch.tensor([0, 1, 2, 3, -1]), 2, (0, 0))
     assert (list(one.grids), one.layout, one.length) == ([(2, 2)], None, 5)
     assert one.newlines.tolist() == [4] * 4
 
 
 def test_crops_that_were_scaled_down_are_one_block() -> None:
     """16 crops of 7×7 cells are more than 9 by more than a tenth, so OneVision scales the 28×28 cells to 21×21."""
-    (one,) = seen("llava_onevision", [[(100, 100)]])
+    (one,) = layouts("llava_onevision", [[(100, 100)]])
     assert list(one.grids) == [(7, 7), (21, 21)]
     assert one.length == 49 + 21 * 22
     assert one.newlines[49:52].tolist() == [70, 70, 70]
 
 
 def test_the_whole_image_is_the_first_block_of_tiles() -> None:
-    (one,) = seen("internvl", [[(24, 48)]])
+    (one,) = layouts("internvl", [[(24, 48)]])
     assert list(one.grids) == [(3, 3)] * 3
     assert one.slots.tolist() == [*range(18, 27), *range(18)]
-    (one,) = seen("idefics3", [[(48, 72)]])
+    (one,) = layouts("idefics3", [[(48, 72)]])
     assert list(one.grids) == [(3, 3)] * 7
     assert one.layout == (2, 3)
     assert one.slots[:9].tolist() == list(range(54, 63))
 
 
 def test_tall_and_wide_tiles_and_several_images() -> None:
-    assert [one.layout for one in seen("idefics3", [[(72, 24), (24, 24), (24, 72)]])] == [(3, 1), None, (1, 3)]
+    assert [one.layout for one in layouts("idefics3", [[(72, 24), (24, 24), (24, 72)]])] == [(3, 1), None, (1, 3)]
 
 
 def test_frames_are_blocks() -> None:
-    assert [list(one.grids) for one in seen("qwen2_5_vl", CLIPS["qwen2_5_vl"])] == [[(2, 3)] * 2, [(2, 2)] * 3]
-    assert [list(one.grids) for one in seen("qwen3_vl", CLIPS["qwen3_vl"])] == [[(2, 3)] * 2, [(2, 2)] * 3, [(2, 3)]]
-    assert [list(one.grids) for one in seen("llava_onevision", CLIPS["llava_onevision"][:1])] == [[(4, 4)] * 3]
-    assert [list(one.grids) for one in seen("llava_next_video", CLIPS["llava_next_video"][:1])] == [[(2, 2)] * 3]
+    assert [list(one.grids) for one in layouts("qwen2_5_vl", CLIPS["qwen2_5_vl"])] == [[(2, 3)] * 2, [(2, 2)] * 3]
+    assert [list(one.grids) for one in layouts("qwen3_vl", CLIPS["qwen3_vl"])] == [[(2, 3)] * 2, [(2, 2)] * 3, [(2, 3)]]
+    assert [list(one.grids) for one in layouts("llava_onevision", CLIPS["llava_onevision"][:1])] == [[(4, 4)] * 3]
+    assert [list(one.grids) for one in layouts("llava_next_video", CLIPS["llava_next_video"][:1])] == [[(2, 2)] * 3]
 
 
-def test_pixtral_in_llavas_clothes() -> None:
-    """Images of their own sizes; the marks after their rows are text and stay."""
+def test_pixtral_in_llavas_classes() -> None:
+    """Images have different sizes. The marks after their rows are text, so they stay."""
     vision = dict(tiny.TOWER, model_type="pixtral", image_size=64, patch_size=4)
     config = hf.LlavaConfig(
         vision_config=vision,
@@ -132,14 +133,14 @@ def test_pixtral_in_llavas_clothes() -> None:
     with eadp.attach(model, method=EverySecond()) as pruned:
         cached, uncached = (answers(model, **inputs, use_cache=use_cache)[1] for use_cache in (True, False))
     torch.testing.assert_close(cached, uncached, rtol=1e-4, atol=1e-4)
-    assert [list(one.grids) for one in pruned.pictures] == [[(3, 5)], [(2, 4)]]
+    assert [list(one.grids) for one in pruned.images] == [[(3, 5)], [(2, 4)]]
     assert int(pruned.columns[:, : ids.shape[1]].sum()) == 8 + 4 + int((ids != image).sum())
 
 
 def test_unknown_families_are_named() -> None:
     model = hf.LlamaForCausalLM(hf.LlamaConfig(**tiny.TEXT))
     with pytest.raises(ValueError, match=r"'llama'.*gemma3.*llava.*qwen3_vl"):
-        family_of(model)
+        adapter_of(model)
     assert set(FAMILIES) == set(tiny.FAMILIES)
 
 
@@ -162,31 +163,33 @@ FULL_SIZE: dict[str, tuple[dict[str, Any], list[tuple[int, int]]]] = {
 }
 
 
-def tower_without_numbers(patches: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
+def tower_without_values(patches: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
     merged = torch.empty(len(patches) // 4, kwargs["width"], device="meta")
     return BaseModelOutputWithDeepstackFeatures(pooler_output=merged, deepstack_features=[merged] * 3)
 
 
 @pytest.mark.parametrize("name", FULL_SIZE)
 def test_full_size(name: str) -> None:
-    """The real dimensions, without weights: 576, 2,880, 3,645, 1,296 and 1,024 tokens where they should be."""
+    """Real configurations without weights: 576, 2,880, 3,645, 1,296 and 1,024 tokens."""
     config, (inputs, grids) = ARCHITECTURES[name](), FULL_SIZE[name]
     with torch.device("meta"):
         model = hf.AutoModelForImageTextToText.from_config(config)
-    family = family_of(model)
+    adapter = adapter_of(model)
     assert grids == GRIDS[config.model_type]
-    assert family.text_model is model.model.language_model
+    assert adapter.text_model is model.model.language_model
     if "image_grid_thw" in inputs:
-        # This tower mixes the grid's numbers into its states, which cannot be done without numbers.
-        model.model.visual.forward = partial(tower_without_numbers, width=config.text_config.hidden_size)
+        # This tower computes with the values of the grid, which a meta tensor does not have.
+        model.model.visual.forward = partial(tower_without_values, width=config.text_config.hidden_size)
     with eadp.attach(model, method=EverySecond()):
         output = model.model.get_image_features(**inputs, return_dict=True)
-    (length,) = getattr(output, SEEN).lengths
-    (one,) = family.pictures(getattr(output, SEEN), output, Prompt(None, [torch.arange(length)]))
+    call = getattr(output, VISION_CALL)
+    (length,) = call.lengths
+    (one,) = adapter.geometry.layouts(call, Placeholders(None, [torch.arange(length)]))
     assert list(one.grids) == grids
     assert len(one) == sum(rows * columns for rows, columns in grids)
     assert one.length == length
     assert output.pooler_output[0].shape == (length, config.text_config.hidden_size)
-    if one.states is not None:
-        aligned = one.arrange(torch.arange(one.states.shape[0] * one.states.shape[1]).view(*one.states.shape[:2], 1))
+    if (states := adapter.tower_states(call, output)) is not None:
+        assert len(states) == one.crops
+        aligned = adapter.arrange(one, torch.arange(states.shape[0] * states.shape[1]).view(*states.shape[:2], 1))
         assert len(aligned) == len(one)

@@ -18,14 +18,14 @@ CLIP = [[(3, 28, 28)]]
 def test_frames_are_pooled_by_average_with_a_newline_after_each_row() -> None:
     model = tiny.model("llava_onevision")
     base, pixels = model.base_model, tiny.inputs("llava_onevision", CLIP)["pixel_values_videos"]
-    stock = base.get_video_features(pixels, return_dict=True)
-    projected = base.multi_modal_projector(stock.hidden_states[-1]).unflatten(1, (7, 7))
+    original = base.get_video_features(pixels, return_dict=True)
+    projected = base.multi_modal_projector(original.hidden_states[-1]).unflatten(1, (7, 7))
     with convert(model):
         features = base.get_video_features(pixels, return_dict=True).pooler_output[0].view(3, 3, 4, -1)
     averages = F.avg_pool2d(projected.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
     torch.testing.assert_close(features[:, :, :3], averages, rtol=1e-4, atol=1e-4)
     assert torch.equal(features[:, :, 3], base.image_newline.expand(3, 3, -1))
-    assert torch.equal(base.get_video_features(pixels, return_dict=True).pooler_output, stock.pooler_output)
+    assert torch.equal(base.get_video_features(pixels, return_dict=True).pooler_output, original.pooler_output)
     assert not {"apply_pooling", "get_video_features"} & set(vars(base))
 
 
@@ -46,7 +46,7 @@ def test_rows_that_lost_all_tokens_lose_their_newline() -> None:
 
 
 def test_aligned_states_are_pooled_as_the_features_are() -> None:
-    """With the projector for a guide they are the very features that the language model receives."""
+    """With the projector as the guide, they are exactly the features that the language model receives."""
     model = tiny.model("llava_onevision")
     base = model.base_model
     with convert(model):
@@ -54,9 +54,9 @@ def test_aligned_states_are_pooled_as_the_features_are() -> None:
         output = base.get_video_features(inputs["pixel_values_videos"], return_dict=True)
         with eadp.attach(model, method=EverySecond()) as pruned:
             model(**inputs)
-            (picture,) = pruned.pictures
-        aligned = picture.arrange(base.multi_modal_projector(output.hidden_states[-1]))
-        torch.testing.assert_close(aligned, output.pooler_output[0][picture.slots], rtol=1e-4, atol=1e-4)
+            (layout,) = pruned.images
+        aligned = layout.arrange(base.multi_modal_projector(output.hidden_states[-1]))
+        torch.testing.assert_close(aligned, output.pooler_output[0][layout.slots], rtol=1e-4, atol=1e-4)
 
 
 def test_other_models_cannot_be_converted() -> None:

@@ -1,4 +1,4 @@
-"""Guides put a question and visual tokens into one space, as the encoders they come from do."""
+"""Guides bring a question and visual tokens into one space, as their encoders do."""
 
 import json
 
@@ -35,7 +35,7 @@ LENGTH = 24
 
 @pytest.fixture(scope="module")
 def clip_tokenizer():
-    """CLIP's own tokenizer, with bytes, a few words, BOS and EOS as its vocabulary."""
+    """CLIP's tokenizer class with a vocabulary of bytes, a few words, BOS and EOS."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [
         ("t", "h"),
@@ -87,7 +87,7 @@ def clip_guide(clip, tokenizer, **options):
 
 @pytest.fixture(scope="module")
 def unigram_tokenizer():
-    """Bytes with spaces, "</s>" to end and to pad, no BOS: SigLIP's habits."""
+    """Bytes with spaces, "</s>" as EOS and padding, no BOS, as in SigLIP."""
     tokenizer = Tokenizer(BPE({token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="</s>")
@@ -139,7 +139,7 @@ class TestCLIP:
         assert guide.words[1:3] == ("the", "dog")
         assert set(guide.words[4:]) == {"·"}
 
-    def test_slots_of_a_long_prompt_are_cut_every_so_many(self, clip, clip_tokenizer):
+    def test_slots_of_a_long_prompt_are_split_at_the_encoders_length(self, clip, clip_tokenizer):
         question = "the red cup dog " * 9
         guide = clip_guide(clip, clip_tokenizer).encode(question, "slots")
         whole = clip_tokenizer(question).input_ids
@@ -247,7 +247,7 @@ class TestEmbedding:
         assert guide.tokens.shape == (0, 8)
         assert guide.pooled is None
 
-    def test_an_update_of_the_embeddings_is_seen(self, unigram_tokenizer):
+    def test_an_update_of_the_embeddings_is_noticed(self, unigram_tokenizer):
         embeddings = nn.Embedding(len(unigram_tokenizer), 8)
         guide = EmbeddingGuide(embeddings, unigram_tokenizer)
         before = guide.encode("dog").tokens
@@ -285,7 +285,7 @@ class TestEveryGuide:
             guide.encode(f"dog {i + 1}")
         assert guide.encode("dog 0") is not first
 
-    def test_what_was_encoded_in_inference_mode_may_meet_autograd(self, guide):
+    def test_an_encoding_made_in_inference_mode_can_be_used_with_autograd(self, guide):
         with torch.inference_mode():
             encoded = guide.encode("the dog")
         assert not encoded.tokens.is_inference()
@@ -316,7 +316,7 @@ def test_a_guide_follows_its_model_to_another_dtype(clip_tokenizer, dtype):
     torch.testing.assert_close(guide.align(states).float(), aligned, atol=0.1, rtol=0)
 
 
-def test_a_guide_stays_where_it_is_beside_an_offloaded_tower(clip_tokenizer):
+def test_a_guide_does_not_follow_an_offloaded_tower(clip_tokenizer):
     clip = tiny_clip(clip_tokenizer)
     guide = clip_guide(clip, clip_tokenizer)
     before = guide.encode("the dog")
@@ -408,7 +408,7 @@ class TestGuideFor:
         torch.testing.assert_close(guide.align(states), expected.align(states))
         assert not [warning for warning in recwarn if "post_layernorm" in str(warning.message)]
 
-    def test_a_model_whose_folder_carries_its_text_side_needs_no_checkpoint(self, clip, clip_tokenizer, tmp_path):
+    def test_a_model_with_a_text_encoder_in_its_folder_needs_no_checkpoint(self, clip, clip_tokenizer, tmp_path):
         tiny_llava(clip).save_pretrained(tmp_path)
         parts = ("text_model.", "text_projection.", "visual_projection.")
         weights = {name: value for name, value in clip.state_dict().items() if name.startswith(parts)}
@@ -488,7 +488,7 @@ class TestGuideFor:
 
     def test_a_checkpoint_without_tokenizer(self, clip, tmp_path):
         clip.save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="its files were not beside"):
+        with pytest.raises(ValueError, match="the checkpoint has no tokenizer files"):
             guide_for(tiny_llava(clip), None, str(tmp_path))
 
     def test_a_tower_of_another_width(self, clip, clip_folder):
@@ -505,7 +505,7 @@ class TestGuideFor:
 
 
 class EmbeddingModel(nn.Module):
-    """A model of which only the config and the input embeddings are looked at."""
+    """A model of which only the configuration and the input embeddings are used."""
 
     def __init__(self, config):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The question is read back from ids that look as the real processors make them."""
+"""The question is read from ids like those of the real processors."""
 
 from types import SimpleNamespace
 
@@ -33,7 +33,7 @@ SPECIAL = {
 
 
 def byte_tokenizer(special):
-    """One token a byte, and the special tokens of a real tokenizer."""
+    """One token per byte, and the special tokens of a real tokenizer."""
     tokenizer = Tokenizer(BPE({token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

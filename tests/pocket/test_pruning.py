@@ -78,8 +78,8 @@ def test_detaching_restores_the_model_bit_for_bit(loaded):
 def test_wrong_positions_spoil_the_answers(loaded, monkeypatch):
     """The pocket model infers where things are from the positions of their tokens."""
     assert sum(correct(loaded, {"side"})) >= 7
-    original = before.logical
-    monkeypatch.setattr(before, "logical", lambda ids, *where: original(ids, *where).flip(-1))
+    original = before.logical_positions
+    monkeypatch.setattr(before, "logical_positions", lambda ids, *where: original(ids, *where).flip(-1))
     assert sum(correct(loaded, {"side"})) <= 5
 
 
@@ -92,8 +92,8 @@ def test_a_mask_that_hides_kept_tokens_spoils_the_answers(loaded, monkeypatch):
         shown[:, : 3 * shown.shape[1] // 4] = False
         return shown
 
-    original = before.prefilled
-    monkeypatch.setattr(before, "prefilled", hiding)
+    original = before.prefill_mask
+    monkeypatch.setattr(before, "prefill_mask", hiding)
     assert sum(correct(loaded, {"colour", "shape"})) <= 10
 
 

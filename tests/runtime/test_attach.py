@@ -1,4 +1,4 @@
-"""Every family: pruned generation is what it would be if the tokens had never been there."""
+"""For every family, pruned generation is the same as if the dropped tokens had never existed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_cache_and_batch_change_nothing(family: str, sizes: Sizes, method: Metho
 
 @every_family
 @pytest.mark.parametrize("order", [1, -1], ids=["first", "second"])
-def test_a_prompt_without_images_beside_one_with(family: str, order: int) -> None:
+def test_a_batch_of_a_prompt_without_images_and_one_with_images(family: str, order: int) -> None:
     model, sizes = tiny.model(family), [IMAGES[family][0], []][::order]
     inputs = tiny.inputs(family, sizes)
     with eadp.attach(model, method=Ragged()) as pruned:

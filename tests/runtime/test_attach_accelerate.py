@@ -1,4 +1,4 @@
-"""Models that accelerate spreads over devices: its hooks and ours on the same modules."""
+"""Models that accelerate spreads over devices, with its hooks and ours on the same modules."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Shortening and lengthening a sequence, as properties."""
+"""Properties of shortening a sequence and restoring it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from eadp.runtime.compact import Compaction
 
 @st.composite
 def keeps(draw: st.DrawFn) -> torch.Tensor:
-    """B×L with at least one true a row."""
+    """B×L, with at least one true per row."""
     rows, length = draw(st.integers(1, 4)), draw(st.integers(1, 12))
     row = st.lists(st.booleans(), min_size=length, max_size=length).filter(any)
     return torch.tensor([draw(row) for _ in range(rows)])
 
 
 @given(keeps())
-def test_kept_columns_come_in_order_behind_the_padding(keep: torch.Tensor) -> None:
-    plan = Compaction.of(keep)
+def test_kept_columns_come_in_order_after_the_padding(keep: torch.Tensor) -> None:
+    plan = Compaction.from_mask(keep)
     for row, index in enumerate(plan.index):
         kept = keep[row].nonzero().flatten().tolist()
         assert index[plan.length - len(kept) :].tolist() == kept
@@ -33,9 +33,9 @@ def test_kept_columns_come_in_order_behind_the_padding(keep: torch.Tensor) -> No
 
 @given(keeps())
 def test_a_dropped_column_shows_the_last_kept_one_before_it(keep: torch.Tensor) -> None:
-    plan = Compaction.of(keep)
+    plan = Compaction.from_mask(keep)
     columns = torch.arange(keep.shape[1]).expand_as(keep)
-    shown = plan.restore(plan.rows(columns[..., None].float()))[..., 0].long()
+    shown = plan.restore(plan.take_rows(columns[..., None].float()))[..., 0].long()
     for row, kept in enumerate(keep):
         for column in range(len(kept)):
             before = kept[: column + 1].nonzero().flatten().tolist() or kept.nonzero().flatten().tolist()[:1]
@@ -44,7 +44,7 @@ def test_a_dropped_column_shows_the_last_kept_one_before_it(keep: torch.Tensor) 
 
 @given(keeps())
 def test_the_tail_stayed_in_every_row(keep: torch.Tensor) -> None:
-    tail = Compaction.of(keep).tail
+    tail = Compaction.from_mask(keep).tail
     length = keep.shape[1]
     assert bool(keep[:, length - tail :].all())
     assert tail == length or not bool(keep[:, length - tail - 1].all())
@@ -52,11 +52,11 @@ def test_the_tail_stayed_in_every_row(keep: torch.Tensor) -> None:
 
 @given(keeps())
 def test_a_causal_mask_stays_causal(keep: torch.Tensor) -> None:
-    """And no query sees padding but padding itself, which sees at least itself."""
-    plan = Compaction.of(keep)
+    """No query sees padding, except padding itself, which sees at least itself."""
+    plan = Compaction.from_mask(keep)
     length = keep.shape[1]
     mask = torch.ones(length, length, dtype=torch.bool).tril()[None, None].expand(len(keep), 1, -1, -1)
-    square = plan.square(mask & keep[:, None, None, :])
+    square = plan.cut_mask(mask & keep[:, None, None, :])
     valid = torch.ones_like(plan.index, dtype=torch.bool) if plan.valid is None else plan.valid
     for row in range(len(keep)):
         for query in range(plan.length):
@@ -68,17 +68,17 @@ def test_a_causal_mask_stays_causal(keep: torch.Tensor) -> None:
 
 
 @given(keeps(), st.randoms(use_true_random=False))
-def test_columns_may_change_their_places(keep: torch.Tensor, random: Any) -> None:
-    """Tokens come in the order of their places and back to their columns; masks go by the order in which they stand."""
+def test_columns_may_be_reordered(keep: torch.Tensor, random: Any) -> None:
+    """Tokens are sorted by their places and restored to their columns. Masks are cut by the order of columns."""
     places = torch.tensor([random.sample(range(100), keep.shape[1]) for _ in keep])
-    plan, stayed = Compaction.of(keep, places), Compaction.of(keep)
+    plan, stayed = Compaction.from_mask(keep, places), Compaction.from_mask(keep)
     for row, index in enumerate(plan.index):
         kept = keep[row].nonzero().flatten().tolist()
         assert index[plan.length - len(kept) :].tolist() == sorted(kept, key=lambda each: int(places[row, each]))
     columns = torch.arange(keep.shape[1]).expand_as(keep)[..., None].float()
-    assert torch.equal(plan.restore(plan.rows(columns)), stayed.restore(stayed.rows(columns)))
+    assert torch.equal(plan.restore(plan.take_rows(columns)), stayed.restore(stayed.take_rows(columns)))
     mask = torch.ones(keep.shape[1], keep.shape[1], dtype=torch.bool).tril()[None, None].expand(len(keep), 1, -1, -1)
-    assert torch.equal(plan.square(mask), stayed.square(mask))
+    assert torch.equal(plan.cut_mask(mask), stayed.cut_mask(mask))
     end = keep.shape[1] - plan.tail
     assert bool(keep[:, end:].all())
     assert torch.equal(plan.index[:, plan.length - plan.tail :], torch.arange(end, keep.shape[1]).expand(len(keep), -1))

@@ -1,4 +1,4 @@
-"""What a user is promised: settings, questions, budgets, clean endings, and clear words when something is wrong."""
+"""What users can rely on: settings, questions, budgets, a restored model, and clear errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LLAVA = [[(28, 28)], [(28, 28), (28, 28)]]
 
 
 def everything(model: nn.Module) -> dict[str, Any]:
-    """All that could be left behind on a model."""
+    """Everything that pruning could leave on a model."""
     left: dict[str, Any] = {}
     for name, module in model.named_modules():
         left[name] = {key: value for key, value in vars(module).items() if not key.startswith("_")}
@@ -185,14 +185,14 @@ def test_the_question_decides(family: str, space: str) -> None:
     with eadp.attach(model, method=Nearest(keep=3), guide=guide, question="where is the cat?") as pruned:
         model(**inputs)
         cat = [selection.indices.tolist() for selection in pruned.last]
-        with pruned.asking("and the dog?"):
+        with pruned.with_question("and the dog?"):
             model(**inputs)
             dog = [selection.indices.tolist() for selection in pruned.last]
-        with pruned.asking(["where is the cat?", "and the dog?"]):
+        with pruned.with_question(["where is the cat?", "and the dog?"]):
             model(**inputs)
         images = len(IMAGES[family][0])
         assert [selection.indices.tolist() for selection in pruned.last] == [*cat[:images], *dog[images:]]
-        with pytest.raises(ValueError, match="more prompts"), pruned.asking(["only one"]):
+        with pytest.raises(ValueError, match="more prompts"), pruned.with_question(["only one"]):
             model(**inputs)
         model(**inputs)
         assert [selection.indices.tolist() for selection in pruned.last] == cat
@@ -217,9 +217,9 @@ def test_a_function_reads_the_question_from_ids_without_padding() -> None:
 def test_a_question_nobody_gave_is_an_error() -> None:
     model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA)
     with eadp.attach(model, method=Nearest(keep=3), guide=Guide("tower")) as pruned:
-        with pytest.raises(ValueError, match="asking"):
+        with pytest.raises(ValueError, match="with_question"):
             model(**inputs)
-        with pruned.asking("what?"):
+        with pruned.with_question("what?"):
             model(**inputs)
 
 

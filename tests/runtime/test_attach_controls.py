@@ -1,4 +1,4 @@
-"""Each part of the mechanism is needed: without it the answer changes, or there is none. And it costs no waiting."""
+"""Every part of the mechanism is needed: without it the answer changes or fails. And none waits for the device."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import eadp
-from eadp.runtime import before, ledger
-from eadp.runtime.positions import renumbered
+from eadp.runtime import before, cache_map
+from eadp.runtime.positions import renumber_positions
 
 LLAVA = IMAGES["llava"]
 
 
 def broken(model: nn.Module, inputs: dict[str, Tensor], **settings: Any) -> bool:
-    """Whether answers with a cache are not those without."""
+    """Whether answers with a cache differ from those without one."""
     with eadp.attach(model, method=Ragged(), **settings):
         _, right = answers(model, **inputs, use_cache=False)
         try:
@@ -35,7 +35,7 @@ def broken(model: nn.Module, inputs: dict[str, Tensor], **settings: Any) -> bool
 def test_control_without_mask_translation(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
     assert not broken(model, inputs)
-    monkeypatch.setattr(before, "continued", lambda mask, *_: mask)
+    monkeypatch.setattr(before, "continuation_mask", lambda mask, *_: mask)
     assert broken(model, inputs)
 
 
@@ -43,12 +43,16 @@ def test_control_without_mask_translation(family: str, monkeypatch: pytest.Monke
 def test_control_without_the_shift_of_renumbered_positions(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
     assert not broken(model, inputs, positions="renumber")
-    monkeypatch.setattr(before, "renumbered", lambda *args, **kwargs: (renumbered(*args, **kwargs)[0], None))
+
+    def without_shift(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        return renumber_positions(*args, **kwargs)[0], None
+
+    monkeypatch.setattr(before, "renumber_positions", without_shift)
     assert broken(model, inputs, positions="renumber")
 
 
 def test_control_with_physical_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`generate` slices the conversation by the length that the cache gives."""
+    """`generate` slices the conversation by the length that the cache reports."""
     model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA[:1])
     ids = torch.cat([inputs["input_ids"], torch.tensor([[40, 41, 42]])], dim=1)
 
@@ -58,17 +62,17 @@ def test_control_with_physical_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
             return answers(model, input_ids=ids, attention_mask=torch.ones_like(ids), past_key_values=cache)[1]
 
     right = last_logits()
-    monkeypatch.setattr(ledger._Ledgered, "get_seq_length", ledger._Ledgered.get_query_offset)
+    monkeypatch.setattr(cache_map._MappedCache, "get_seq_length", cache_map._MappedCache.get_query_offset)
     assert not torch.allclose(last_logits(), right, rtol=1e-3, atol=1e-3)
 
 
 def test_control_with_gaps_in_the_counted_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stock masks read a gap as the border of a packed sequence."""
+    """Masks of transformers read a gap as the border of a packed sequence."""
     model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA[:1])
     inputs.pop("attention_mask")
     with eadp.attach(model, method=EverySecond()):
         right = model(**inputs, use_cache=False).logits
-        monkeypatch.setattr(before, "counting", lambda plan, start, device: plan.index)
+        monkeypatch.setattr(before, "count_columns", lambda plan, start, device: plan.index)
         wrong = model(**inputs, use_cache=False).logits
     assert not torch.allclose(wrong[:, -1], right[:, -1], rtol=1e-2, atol=1e-2)
 
@@ -95,7 +99,7 @@ class Waits(TorchDispatchMode):
 
 @every_family
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_decode_step_waits_no_more_than_the_stock_model_does(family: str, rows: int) -> None:
+def test_a_decode_step_waits_no_more_than_the_unpruned_model_does(family: str, rows: int) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:rows])
     mask = None if rows == 1 else torch.nn.functional.pad(inputs["attention_mask"], (0, 1), value=1)
     step = {"input_ids": torch.full((rows, 1), 50), "attention_mask": mask}
@@ -108,7 +112,7 @@ def test_a_decode_step_waits_no_more_than_the_stock_model_does(family: str, rows
             model(**step, past_key_values=cache)
         return waited.count
 
-    stock = waits()
+    unpruned = waits()
     for positions in ("keep", "renumber"):
         with eadp.attach(model, method=EverySecond(), positions=positions):
-            assert waits() <= stock
+            assert waits() <= unpruned

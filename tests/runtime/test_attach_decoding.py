@@ -1,4 +1,4 @@
-"""Every way to generate, and forward with labels, on a pruned prompt."""
+"""Every way to generate from a pruned prompt, and forward with labels."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_static_cache(family: str) -> None:
 
 @every_family
 def test_assisted_by_prompt_lookup(family: str) -> None:
-    """The prompt ends as it went on before, so that the very first forward carries guesses, and is cropped."""
+    """The prompt repeats itself, so that the first forward already has drafts, and its cache is cropped."""
     inputs = tiny.inputs(family, IMAGES[family][:1])
     inputs["input_ids"][:, -3:] = inputs["input_ids"][:, -8:-5]
     for name in ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"):
@@ -211,11 +211,11 @@ def test_labels_and_backward(family: str, padding: str) -> None:
 
 @every_family
 def test_merged_tokens_are_sums_of_rows(family: str) -> None:
-    """Merging by hand: the kept rows of the features, DeepStack's too, are replaced before plain `generate`."""
+    """Merging by hand: the kept rows of the features, and of DeepStack, are replaced before plain `generate`."""
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:1])
     with eadp.attach(model, method=Pairs()) as pruned:
         _, logits = answers(model, **inputs)
-        (picture,), columns = pruned.pictures, pruned.columns
+        (layout,), columns = pruned.images, pruned.columns
     full, short = (
         shortened(model, inputs, keep, "keep")["mm_encoder_outputs"]["image"]
         for keep in (torch.ones_like(columns), columns)
@@ -225,7 +225,7 @@ def test_merged_tokens_are_sums_of_rows(family: str) -> None:
         if (layers := getattr(full, name, None)) is None:
             continue
         for source, target in zip(flattened(layers), flattened(getattr(short, name)), strict=True):
-            target.copy_(paired(source, picture.slots)[kept])
+            target.copy_(paired(source, layout.slots)[kept])
     by_hand = shortened(model, inputs, columns, "keep") | {"mm_encoder_outputs": {"image": short}}
     torch.testing.assert_close(answers(model, **by_hand)[1], logits, rtol=1e-4, atol=1e-4)
 

@@ -1,4 +1,4 @@
-"""EADP itself through `attach`: the question read from the prompt, the guide that fits the model, its own budget."""
+"""EADP through `attach`: the question from the prompt, the guide for the model, its own budget."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_the_prompts_own_question_guides(family: str) -> None:
     guide = EmbeddingGuide(model.get_input_embeddings(), processor)
     with eadp.attach(model, processor, keep=0.5, guide=guide) as pruned:
         answers(model, **prompt(family, [noise(40, 60)]))
-        (kept,), (picture,) = pruned.last, pruned.pictures
+        (kept,), (layout,) = pruned.last, pruned.images
         assert "".join(kept.words) == QUESTION
         assert len(kept) == round(0.5 * kept.total)
-        assert len(kept.quotas) == len(picture.grids)
+        assert len(kept.quotas) == len(layout.grids)
         assert sum(kept.quotas) == len(kept)
         assert 0 < kept.coverage <= kept.bound
-        with pruned.asking(QUESTION):
+        with pruned.with_question(QUESTION):
             answers(model, **prompt(family, [noise(40, 60)], "something else altogether"))
             assert torch.equal(pruned.last[0].indices, kept.indices)
 
@@ -93,12 +93,12 @@ def test_llava_is_guided_by_the_clip_of_its_tower(family: str, clip: Path) -> No
     inputs = prompt(family, [noise(40, 60)])
     with eadp.attach(model, processor, keep=8, guide=str(clip), mu=1.0) as pruned:
         model(**inputs)
-        (kept,), (picture,) = pruned.last, pruned.pictures
+        (kept,), (layout,) = pruned.last, pruned.images
         pooled = pruned.guide.encode(QUESTION).pooled
         pixels = inputs["pixel_values"].flatten(0, -4)
         output = model.model.vision_tower(pixels, output_hidden_states=True)
         states = output.hidden_states[-2][:, 1:]
-        aligned = picture.arrange(pruned.guide.align(states))
+        aligned = layout.arrange(pruned.guide.align(states))
     cosine = torch.nn.functional.cosine_similarity(aligned, pooled, dim=-1)
     torch.testing.assert_close(kept.relevance.global_score, -cosine, rtol=1e-4, atol=1e-5)
     assert len(kept) == 8
@@ -126,7 +126,7 @@ def test_as_many_tokens_as_a_share_of_the_image_takes() -> None:
 
 
 FAMILIES = ("llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen3_vl")
-"""The paper's five: LLaVA-Video is LLaVA-OneVision's architecture."""
+"""The paper's five models: LLaVA-Video has LLaVA-OneVision's architecture."""
 
 
 @pytest.fixture(scope="module")
@@ -219,10 +219,10 @@ def test_every_crop_has_all_its_tokens_without_unpadding(clip: Path) -> None:
     with eadp.attach(model, processor, method="cdpruner", keep=10, guide=str(clip), unpad=False) as pruned:
         inputs = prompt("llava_next", [wide])
         model(**inputs)
-        (kept,), (picture,) = pruned.last, pruned.pictures
+        (kept,), (layout,) = pruned.last, pruned.images
     assert inputs["input_ids"].shape[1] > before.shape[1]
-    assert len(set(picture.grids)) == 1
-    assert kept.quotas == (10 // len(picture.grids),) * len(picture.grids)
+    assert len(set(layout.grids)) == 1
+    assert kept.quotas == (10 // len(layout.grids),) * len(layout.grids)
     assert kept.tokens_sent == 10
     assert torch.equal(prompt("llava_next", [wide])["input_ids"], before)
     with pytest.raises(ValueError, match="unpad=False"):
@@ -239,5 +239,5 @@ def test_divprune_lets_newlines_compete() -> None:
             model(**inputs)
         (kept,) = pruned.last
         newlines[which] = kept.newlines
-        assert kept.tokens_sent == {None: 24, "none": 24, "all": 24 + pruned.pictures[0].newline_slots.numel()}[which]
+        assert kept.tokens_sent == {None: 24, "none": 24, "all": 24 + pruned.images[0].newline_slots.numel()}[which]
     assert newlines[None] == 1

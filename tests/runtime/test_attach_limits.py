@@ -1,4 +1,4 @@
-"""What cannot be pruned says so; what a pruned cache can and cannot do."""
+"""What cannot be pruned raises an error; what a pruned cache can and cannot do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_packed_sequences_and_continuous_batching() -> None:
 def test_features_from_before_attaching() -> None:
     model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA[:1])
     early = model.model.get_image_features(inputs.pop("pixel_values"), return_dict=True)
-    with eadp.attach(model, method=EverySecond()), pytest.raises(ValueError, match="anew"):
+    with eadp.attach(model, method=EverySecond()), pytest.raises(ValueError, match="encode the images again"):
         model(**inputs, mm_encoder_outputs={"image": early})
 
 

@@ -1,4 +1,4 @@
-"""Prompts as the families' own processors make them."""
+"""Prompts made by the families' own processors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import eadp
 LLAVA = IMAGES["llava"]
 
 
-def picture(height: int, width: int) -> Image.Image:
+def image(height: int, width: int) -> Image.Image:
     generator = torch.Generator().manual_seed(height)
     return Image.fromarray((torch.rand(height, width, 3, generator=generator) * 255).byte().numpy())
 
@@ -27,9 +27,9 @@ def picture(height: int, width: int) -> Image.Image:
     "family", [family for family in tiny.FAMILIES if family not in ("llava_next_video", "smolvlm", "paligemma")]
 )
 def test_processors_prompts_of_different_images(family: str) -> None:
-    """Two conversations, padded by the processor, one image a message; batched as they are alone."""
+    """Two conversations with one image per message: a padded batch gives the same as each alone."""
     model, processor = tiny.model(family), tiny.processor(family)
-    images = [picture(40, 60), picture(70, 30)]
+    images = [image(40, 60), image(70, 30)]
     asked = [{"type": "image"}, {"type": "text", "text": "where is it?"}]
     text = processor.apply_chat_template([{"role": "user", "content": asked}], add_generation_prompt=True)
 
@@ -49,11 +49,11 @@ def test_two_images_in_a_message(family: str) -> None:
     model, processor = tiny.model(family), tiny.processor(family)
     asked = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": "which?"}]
     text = processor.apply_chat_template([{"role": "user", "content": asked}], add_generation_prompt=True)
-    inputs = processor(images=[[picture(40, 60), picture(70, 30)]], text=[text], return_tensors="pt")
+    inputs = processor(images=[[image(40, 60), image(70, 30)]], text=[text], return_tensors="pt")
     with eadp.attach(model, method=Ragged()) as pruned:
         cached, uncached = (answers(model, **inputs, use_cache=use_cache)[1] for use_cache in (True, False))
     torch.testing.assert_close(cached, uncached, rtol=1e-4, atol=1e-4)
-    one, two = pruned.pictures
+    one, two = pruned.images
     assert len(one) + len(two) == sum(selection.total for selection in pruned.last)
     if family == "llava_onevision":
         assert [list(one.grids), list(two.grids)] == [[(7, 7)]] * 2

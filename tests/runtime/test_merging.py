@@ -15,7 +15,7 @@ from torch import Tensor
 import eadp
 from eadp.core import Selection, TextGuide, VisualTokens
 from eadp.methods import BeforeMethod, Method, get_method_class
-from eadp.models import family_of
+from eadp.models import adapter_of
 from eadp.runtime.attach import Pruned
 
 MERGERS = ("visionzip", "prumerge", "trim")
@@ -67,7 +67,7 @@ def receive(family: str, sizes: Sizes, method: str | Method, **settings: Any) ->
         settings |= {"guide": Guide("tower" if family.startswith("llava") else "language"), "question": "Which?"}
 
     def call() -> dict[str, Any]:
-        text = family_of(model).text_model
+        text = adapter_of(model).text_model
         handle = text.register_forward_pre_hook(lambda _, args, kwargs: calls.append(kwargs), with_kwargs=True)
         model(**inputs)
         handle.remove()
@@ -78,7 +78,7 @@ def receive(family: str, sizes: Sizes, method: str | Method, **settings: Any) ->
         shortened = call()
     clip = "pixel_values_videos" in inputs
     placeholder = inputs["input_ids"][0] == getattr(model.config, "video_token_id" if clip else "image_token_id")
-    (one,), (selection,) = pruned.pictures, pruned.last
+    (one,), (selection,) = pruned.images, pruned.last
     tokens = placeholder.nonzero().flatten()[one.slots]
     columns = (placeholder & pruned.columns[0]).nonzero().flatten()
     physical = pruned.columns[0].cumsum(0)[columns] - 1
@@ -151,7 +151,7 @@ def test_rows_are_merged_after_a_projector_that_does_not_map_single_rows(case: s
 def test_rows_stay_within_their_tiles() -> None:
     """Idefics3 has separator tokens between its tiles, so each tile's columns hold rows of that tile."""
     given = receive(*AFTER["idefics3"], "visionzip", keep=13)
-    (one,) = given.pruned.pictures
+    (one,) = given.pruned.images
     owner = torch.repeat_interleave(torch.tensor([rows * columns for rows, columns in one.grids]))
     at = {int(column): int(owner[token]) for token, column in enumerate(given.tokens)}
     assert [at[int(column)] for column in given.columns] == owner[given.selection.rows].tolist()

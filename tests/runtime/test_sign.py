@@ -1,4 +1,4 @@
-"""The sign that localises is found, and how sure that is."""
+"""`diagnose_sign` finds the better sign, and says how sure that is."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ BOX = (0.0, 0.0, 0.5, 0.5)
 
 
 def scene(sign, *, words=3, noise=0.1, seed=0, grid=(4, 6)):
-    """Cells inside BOX lie along (sign=+1) or against (−1) what the text says."""
+    """Cells inside BOX are aligned with the text (sign=+1) or opposed to it (−1)."""
     torch.manual_seed(seed)
     inside = cells_in_boxes(grid, [BOX])
     meaning = torch.randn(16)
@@ -109,7 +109,7 @@ class TestReport:
         low, high = report.interval
         assert low < 0 < high
         assert not report.sure
-        assert "not sure: the interval holds 0" in str(report)
+        assert "not sure: the interval contains 0" in str(report)
 
     def test_few_images_do_not(self):
         report = report_of([pair(0.9, 0.1)] * 3)
@@ -129,7 +129,7 @@ class TestReport:
 class TestDiagnoseSign:
     @pytest.fixture
     def llava(self):
-        """A LLaVA of 3×3 tokens an image, and its processor."""
+        """A LLaVA with 3×3 tokens per image, and its processor."""
         torch.manual_seed(0)
         size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
         words = ["<unk>", "<image>", "USER:", "ASSISTANT:", "the", "red", "cup"]

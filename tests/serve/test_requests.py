@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 import eadp
 from eadp.cli import app
-from eadp.models.family import Picture, TowerRows
+from eadp.models.layout import ImageLayout
+from eadp.models.vision_call import EncodedImage, TowerRows
 from eadp.serve import ARCHITECTURES, mrope, versions
 from eadp.serve.command import command
 from eadp.serve.features import Look, LookCache
@@ -81,8 +82,16 @@ def test_the_engine_is_told_how_many_tokens_come_newlines_included() -> None:
     assert server(method="divprune", keep=0.5).request(None).sent(100, newlines=10) == 55
 
 
+def test_divprune_chooses_no_newlines_of_clips() -> None:
+    """Each frame is pruned by itself, unless all are one pool."""
+    clip = {"patches": 100, "newlines": 10, "has_layout": False}
+    assert server(method="divprune", keep=0.5).request(None).sent(**clip) == 50
+    assert server(method="divprune", keep=0.5, scope="image").request(None).sent(**clip) == 55
+    assert server(method="divprune", keep=0.5, newlines="all").request(None).sent(**clip) == 60
+
+
 @pytest.mark.parametrize("preset", ["paper", "published"])
-@pytest.mark.parametrize("family", ["llava", "llava_next", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen3_vl"])
 def test_presets_are_served_with_whole_quotas(family: str, preset: str) -> None:
     config = SimpleNamespace(eadp={"keep": 64, "preset": preset}, model_type=family)
     request = ServerSettings.of(config, ("renumber", "keep")).request(None)
@@ -103,6 +112,7 @@ def test_presets_are_served_with_whole_quotas(family: str, preset: str) -> None:
         ({"keep": 64, "positions": "keep"}, 'only "renumber"'),
         ({"keep": 64, "cache_mib": -1}, "cache_mib must be a whole number"),
         ({"keep": 64, "guide": "none"}, "reads the question"),
+        ({"keep": 64, "llava_video": True}, "llava_video must be true for a LLaVA-Video checkpoint"),
         ({"keep": 64, "colour": 1}, r"eadp has no setting colour; it has .*tau"),
     ],
 )
@@ -138,6 +148,19 @@ def test_the_tower_s_attention_is_there_as_far_as_the_model_reads(layer: Any, re
             settings.request(last)
 
 
+@pytest.mark.parametrize("video", [False, True])
+def test_a_siglip_tower_s_attention_is_there_to_its_last_layer(video: bool) -> None:
+    vision = SimpleNamespace(model_type="siglip_vision_model", num_hidden_layers=26, num_attention_heads=16)
+    own = {"eadp": {"keep": 64, "llava_video": video}, "model_type": "llava_onevision"}
+    config = SimpleNamespace(**own, vision_config=vision, vision_feature_layer=-1)
+    settings = ServerSettings.of(config, ("renumber",))
+    assert (settings.tower.read, settings.tower.has_cls, settings.llava_video) == (26, False, video)
+    assert {"visionzip", "hiprune", "prumerge", "trim"} < set(settings.servable)
+    assert settings.watched(settings.request({"method": "prumerge", "layer": -1}).method) == (25,)
+    with pytest.raises(ValueError, match="llava_video can be set only for the whole server"):
+        settings.request({"llava_video": True})
+
+
 def test_a_server_keeps_to_the_count_where_a_release_does_not() -> None:
     """TRIM's mean, HiPrune's crops: placeholders are counted before the image is seen."""
     vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24, num_attention_heads=16)
@@ -152,7 +175,7 @@ def test_a_server_keeps_to_the_count_where_a_release_does_not() -> None:
 
 
 def look(size: int) -> Look:
-    return Look(Picture.plain([(1, size)]), torch.zeros(size, 256), 256)
+    return Look(EncodedImage(ImageLayout.contiguous([(1, size)])), torch.zeros(size, 256), 256)
 
 
 def test_the_cache_holds_the_last_looks_that_fit() -> None:
@@ -171,12 +194,12 @@ def test_the_cache_holds_the_last_looks_that_fit() -> None:
 def test_a_cached_look_does_not_keep_its_batch_alive() -> None:
     rows, states, key = torch.zeros(8, 2, 256), torch.zeros(8, 3, 64), (b"a", (), True)
     cache = LookCache(1 << 20)
-    tower = TowerRows(states[0, 1:], states[0, :1], torch.nn.Identity())
-    cache.put(key, Look(Picture.plain([(1, 2)], tower=tower), rows[0], 256))
+    image = EncodedImage(ImageLayout.contiguous([(1, 2)]), tower_rows=TowerRows(states[0, 1:], states[0, :1]))
+    cache.put(key, Look(image, rows[0], 256))
     found = cache.get(key)
     assert found.rows.untyped_storage().nbytes() == 2 * 256 * 4
-    assert found.picture.tower.rows.untyped_storage().nbytes() == 2 * 64 * 4
-    assert found.picture.tower.cls.untyped_storage().nbytes() == 64 * 4
+    assert found.image.tower_rows.rows.untyped_storage().nbytes() == 2 * 64 * 4
+    assert found.image.tower_rows.cls.untyped_storage().nbytes() == 64 * 4
     assert cache.bytes == (2 * 256 + 3 * 64) * 4
 
 

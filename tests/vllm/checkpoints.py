@@ -17,11 +17,23 @@ from eadp.serve import ARCHITECTURES
 # The attention that vLLM has for CPUs begins at heads of 32 channels.
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
 FAMILIES = tuple(ARCHITECTURES)
+LLAVA_VIDEO = "llava_video"
+SIGLIP = "siglip"
+"""The folder of the text encoder in a LLaVA-OneVision's."""
 
 
 def folder_of(name: str, place: Path) -> Path:
-    """The checkpoint called `name`: pocket, or a family's tiny one."""
-    return WEIGHTS if name == "pocket" else _made(name, place / name)
+    """The checkpoint called `name`: pocket, LLaVA-Video's, or a family's tiny one."""
+    if name == "pocket":
+        return WEIGHTS
+    return _made("llava_onevision" if name == LLAVA_VIDEO else name, place / name)
+
+
+def settings_of(name: str, folder: Path) -> dict[str, Any]:
+    """The settings that a server of this checkpoint needs, besides how to prune."""
+    if name not in (LLAVA_VIDEO, "llava_onevision"):
+        return {}
+    return {"guide": str(folder / SIGLIP), **({"llava_video": True} if name == LLAVA_VIDEO else {})}
 
 
 def _made(family: str, folder: Path) -> Path:
@@ -33,12 +45,16 @@ def _made(family: str, folder: Path) -> Path:
         text["rope_parameters"] = {**text["rope_parameters"], "mrope_section": [4, 6, 6], **interleaved}
     tiny.build(kind(**{**settings, "text_config": text})).save_pretrained(folder)
     _processor(family).save_pretrained(folder)
-    if family.startswith("llava"):
+    if family == "llava_onevision":
+        _siglip(folder / SIGLIP)
+    elif family.startswith("llava"):
         _text_side(folder, tiny.CLIP["hidden_size"])
     return folder
 
 
 def _processor(family: str) -> Any:
+    if family == "llava_onevision":
+        return tiny_processors.clip_processor(family)
     processor = tiny_processors.processor(family)
     if family.startswith("qwen"):
         # The engine insists on the part for clips.
@@ -51,6 +67,21 @@ def _processor(family: str) -> Any:
             chat_template=processor.chat_template,
         )
     return processor
+
+
+def _siglip(folder: Path) -> None:
+    """A SigLIP with random weights and its tokenizer, as `eadp.models.guides` loads it by name."""
+    tower = tiny.CONFIGS["llava_onevision"][1]["vision_config"]
+    tokens = {name: tiny.TEXT[name] for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")}
+    text = dict(tiny.TOWER, max_position_embeddings=64, **tokens)
+    model = hf.SiglipModel(hf.SiglipConfig(text_config=text, vision_config=tower))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.text_model.parameters():
+            if weight.ndim > 1:
+                weight.copy_(torch.randn(weight.shape, generator=generator) * weight.shape[-1] ** -0.5)
+    model.save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
 
 
 def _text_side(folder: Path, width: int) -> None:

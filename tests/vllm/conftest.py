@@ -17,7 +17,7 @@ os.environ.update(
     VLLM_LOGGING_LEVEL="WARNING",
     VLLM_NO_USAGE_STATS="1",
 )
-sys.path[:0] = [str(HERE.parent), str(SHIM)]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(SHIM)]
 import sitecustomize  # noqa: E402, F401 - the shim, also where Python was started without it
 import torch  # noqa: E402
 

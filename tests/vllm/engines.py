@@ -13,6 +13,8 @@ import torch
 from PIL import Image
 
 import eadp
+from eadp.models.guides import guide_for
+from eadp.models.llava_video import convert
 from eadp.serve import ARCHITECTURES
 
 ANSWER = 8
@@ -21,11 +23,18 @@ ANSWER = 8
 
 @dataclass(frozen=True)
 class Ask:
-    """One prompt: the turns of a conversation, images in the first, and how to prune it ({}: as the server does)."""
+    """One prompt: the turns of a conversation, with images and clips in the first, and how to prune it ({}: as the
+    server does). A clip is F×h×w×3."""
 
     images: tuple[Image.Image, ...]
     turns: tuple[str, ...]
     eadp: dict[str, Any] = field(default_factory=dict)
+    clips: tuple[np.ndarray, ...] = ()
+
+    @property
+    def media(self) -> dict[str, list[Any]]:
+        """By modality."""
+        return {name: list(each) for name, each in (("image", self.images), ("video", self.clips)) if each}
 
 
 def picture(seed: int, width: int, height: int) -> Image.Image:
@@ -34,14 +43,22 @@ def picture(seed: int, width: int, height: int) -> Image.Image:
     return Image.fromarray(cells).resize((width, height), Image.Resampling.NEAREST)
 
 
+def clip(seed: int, frames: int, width: int = 56, height: int = 40) -> np.ndarray:
+    return np.stack([np.asarray(picture(1000 * seed + frame, width, height)) for frame in range(frames)])
+
+
 class Transformers:
     """The library's own path, in the environment of vLLM."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, guide: str | None = None, llava_video: bool = False) -> None:
+        """guide, llava_video: as the server's settings."""
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
         self.model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
         self.processor = AutoProcessor.from_pretrained(folder)
+        if llava_video:
+            convert(self.model, self.processor)
+        self.guide = guide and guide_for(self.model, self.processor, guide)
         # The pocket model would keep its positions, which the engine cannot: see docs/guides/serving.md.
         self.positions = None if self.model.config.model_type.startswith("qwen") else "renumber"
 
@@ -53,7 +70,8 @@ class Transformers:
         return self.processor.apply_chat_template(conversation, add_generation_prompt=True)
 
     def inputs(self, ask: Ask) -> Any:
-        return self.processor(images=list(ask.images), text=self.prompt(ask), return_tensors="pt")
+        media = {f"{name}s": each for name, each in ask.media.items()}
+        return self.processor(text=self.prompt(ask), return_tensors="pt", **media)
 
     def answer(self, ask: Ask, server: dict[str, Any]) -> tuple[list[int], list[list[int]], int]:
         """The ids of the answer, which tokens of each image stayed, and how long the pruned prompt was."""
@@ -63,7 +81,7 @@ class Transformers:
             settings["rounding"] = "exact"  # The engine must know the count.
         inputs = self.inputs(ask)
         settings.setdefault("positions", self.positions)
-        with eadp.attach(self.model, self.processor, question=question, **settings) as pruned:
+        with eadp.attach(self.model, self.processor, question=question, guide=self.guide, **settings) as pruned:
             out = self.model.generate(
                 **inputs, max_new_tokens=ANSWER, min_new_tokens=ANSWER, do_sample=False, eos_token_id=None
             )
@@ -73,8 +91,8 @@ class Transformers:
 
 
 def _parts(ask: Ask, number: int) -> list[dict[str, str]]:
-    images = [{"type": "image"}] * len(ask.images) if number == 0 else []
-    return [*images, {"type": "text", "text": ask.turns[number]}]
+    media = [{"type": name} for name, each in ask.media.items() for _ in each] if number == 0 else []
+    return [*media, {"type": "text", "text": ask.turns[number]}]
 
 
 class Engine:
@@ -84,15 +102,16 @@ class Engine:
         from transformers import AutoConfig
         from vllm import LLM
 
-        architecture = ARCHITECTURES[AutoConfig.from_pretrained(folder).model_type]
+        family = AutoConfig.from_pretrained(folder).model_type
+        modalities = ("image", "video") if family == "llava_onevision" else ("image",)
         self.llm = LLM(
             str(folder),
             enforce_eager=True,
             dtype="float32",
             block_size=32,
-            max_model_len=1024,
-            limit_mm_per_prompt={"image": 2},
-            hf_overrides={"architectures": [architecture], "eadp": server},
+            max_model_len=2048,
+            limit_mm_per_prompt=dict.fromkeys(modalities, 2),
+            hf_overrides={"architectures": [ARCHITECTURES[family]], "eadp": server},
             **settings,
         )
 
@@ -104,7 +123,7 @@ class Engine:
         requests = [
             {
                 "prompt": prompt,
-                "multi_modal_data": {"image": list(ask.images)},
+                "multi_modal_data": ask.media,
                 "mm_processor_kwargs": {"eadp": ask.eadp} if ask.eadp else {},
             }
             for prompt, ask in zip(prompts, asks, strict=True)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pytest
-from checkpoints import FAMILIES, folder_of
-from engines import Ask, Engine, Transformers, picture, words
+from checkpoints import FAMILIES, LLAVA_VIDEO, folder_of, settings_of
+from engines import Ask, Engine, Transformers, clip, picture, words
 
-from eadp.methods import get_method_class
+from eadp.methods import NoPruning, get_method_class
 from eadp.pocket.samples import samples
 from eadp.serve.request import ServerSettings
 
 SERVER = {"keep": 0.125}
 CHUNK = 96
 """Tokens that the engine takes at a time: less than an unpruned image of most families."""
+LARGE_CHUNK = 544
+"""The same for LLaVA-OneVision. vLLM refuses images larger than a chunk and than what it believes to be the largest
+image, and that is right only for the real model's crops."""
 OWN = {"prumerge": {"layer": -2}, "trim": {"exact": True}, "hiprune": {"exact": True}}
 """What a method must be told: the towers' last layer is never run, and a server keeps to the count."""
 BUDGETS = {"full": 1.0, "half": 0.5, "eighth": 0.125}
@@ -25,14 +28,17 @@ class Pair:
 
     def __init__(self, name: str, folder: object) -> None:
         self.name = name
-        self.reference = Transformers(folder)
-        self.engine = Engine(folder, SERVER, max_num_batched_tokens=CHUNK, max_num_seqs=8)
+        own = settings_of(name, folder)
+        self.chunk = LARGE_CHUNK if own else CHUNK
+        self.reference = Transformers(folder, **own)
+        self.engine = Engine(folder, SERVER | own, max_num_batched_tokens=self.chunk, max_num_seqs=8)
 
     @property
     def servable(self) -> list[str]:
+        """The methods that take a budget."""
         config = self.reference.model.config
         config.eadp = SERVER
-        return ServerSettings.of(config, self.positions).servable
+        return [name for name in ServerSettings.of(config, self.positions).servable if name != NoPruning.name]
 
     @property
     def positions(self) -> tuple[str, ...]:
@@ -135,14 +141,21 @@ def test_methods_by_the_tower_s_attention(pair: Pair) -> None:
 def test_a_chunk_may_end_inside_an_image(pair: Pair) -> None:
     ask = Ask((pair.wide(9), pair.wide(10)), (words(9) * 2,), {"keep": 1.0})
     _, (found,) = pair.check(ask)
-    assert len(found.prompt_token_ids) > CHUNK
+    assert len(found.prompt_token_ids) > pair.chunk
     pruned = Ask(ask.images, (words(10) * 3,), {"keep": 0.75})
     _, (found,) = pair.check(pruned)
-    assert len(found.prompt_token_ids) > CHUNK
+    assert len(found.prompt_token_ids) > pair.chunk
 
 
 def test_a_portrait_image(pair: Pair) -> None:
     pair.check(Ask((picture(11, 40, 104),), (words(11),), {"keep": 0.5}))
+
+
+def test_an_image_with_more_crops_than_tokens_for_them(pair: Pair) -> None:
+    """LLaVA-OneVision scales the joined crops down."""
+    asks = [Ask((picture(25, 112, 112),), (words(25),), {"keep": keep}) for keep in (0.5, 40)]
+    own = {"keep": 0.25, "method": "visionzip"}
+    pair.check(*asks, Ask((picture(25, 112, 112),), (words(25),), own | {"newlines": "all"}))
 
 
 def test_two_images_each_with_a_budget(pair: Pair) -> None:
@@ -167,3 +180,44 @@ def test_more_than_there_are_is_all(pair: Pair) -> None:
 def test_the_pocket_model_on_its_own_world(pair: Pair) -> None:
     asked = [Ask((sample.image,), (sample.question,), {"keep": 32}) for sample in samples("test", 12)]
     pair.check(*asked)
+
+
+with_clips = pytest.mark.parametrize("pair", ["llava_onevision", LLAVA_VIDEO], indirect=True)
+
+
+@with_clips
+@pytest.mark.parametrize("keep", BUDGETS.values(), ids=BUDGETS)
+def test_a_clip_cold_and_on_a_prefix_hit(pair: Pair, keep: float) -> None:
+    ask = Ask((), (words(31) * 2,), {"keep": keep}, clips=(clip(31, 4),))
+    _, (cold,) = pair.check(ask)
+    _, (warm,) = pair.check(ask)
+    assert not cold.num_cached_tokens
+    assert warm.num_cached_tokens
+
+
+@with_clips
+def test_methods_presets_and_newlines_on_clips(pair: Pair) -> None:
+    """Several clips of different lengths in one batch."""
+    clips, asked = (clip(32, 3),), (words(32),)
+    own = [{"preset": name} for name in ("paper", "published")] + [{"newlines": each} for each in ("none", "all")]
+    own += [{"method": name, **OWN.get(name, {})} for name in pair.servable]
+    asks = [Ask((), asked, {"keep": 0.25, **each}, clips) for each in own]
+    expected, _ = pair.check(*asks, Ask((), asked, {"keep": 0.25, "preset": "published"}, clips=(clip(33, 5),)))
+    answers = dict(zip(pair.servable, [tokens for tokens, _, _ in expected[4:-1]], strict=True))
+    # What stays where a method fails in the engine would be told from what it chose.
+    assert all(answers[name] != answers["uniform"] for name in answers if name != "uniform")
+
+
+@with_clips
+def test_two_questions_about_one_clip_get_their_own_tokens(pair: Pair) -> None:
+    pair.check(*pair.different(Ask((), (words(seed),), {"keep": 0.25}, (clip(34, 3),)) for seed in range(20, 40)))
+
+
+@with_clips
+def test_two_clips_and_an_image_each_with_a_budget(pair: Pair) -> None:
+    asks = [
+        Ask((), (words(35),), {"keep": 7}, clips=(clip(35, 3), clip(36, 3))),
+        Ask((pair.wide(37),), (words(35),), {"keep": 7}, clips=(clip(35, 3),)),
+    ]
+    expected, _ = pair.check(*asks)
+    assert [len(kept) for _, each, _ in expected for kept in each] == [7, 7, 7, 7]

@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checkpoints import folder_of
-from engines import Ask, Engine, Transformers, picture, words
+from checkpoints import folder_of, settings_of
+from engines import Ask, Engine, Transformers, clip, picture, words
 
 SERVER = {"keep": 0.125}
 METHODS = [{"method": "eadp"}, {"method": "visionzip"}, {"method": "hiprune"}, {"method": "prumerge", "layer": -2}]
 
 
-@pytest.mark.parametrize("name", ["pocket", "qwen2_5_vl"])
+@pytest.mark.parametrize("name", ["pocket", "qwen2_5_vl", "llava_onevision"])
 def test_two_ranks_answer_as_transformers_does(name: str, tmp_path: Path) -> None:
     folder = folder_of(name, tmp_path)
-    reference = Transformers(folder)
+    own = settings_of(name, folder)
+    reference = Transformers(folder, **own)
+    images, clips = ((), (clip(1, 3),)) if name == "llava_onevision" else ((picture(1, 96, 56),), ())
     asks = [
-        Ask((picture(1, 96, 56),), (words(1),), {"keep": keep, **method})
-        for keep in (1.0, 0.5, 0.125)
-        for method in METHODS
+        Ask(images, (words(1),), {"keep": keep, **method}, clips) for keep in (1.0, 0.5, 0.125) for method in METHODS
     ]
-    engine = Engine(folder, SERVER, tensor_parallel_size=2, max_num_batched_tokens=96, max_num_seqs=8)
+    engine = Engine(folder, SERVER | own, tensor_parallel_size=2, max_num_batched_tokens=96, max_num_seqs=8)
     try:
         found = engine.answers([reference.prompt(ask) for ask in asks], asks)
     finally:

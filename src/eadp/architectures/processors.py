@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import eadp.compat as compat
+
 CHATML = ("<|im_start|>", "<|im_end|>")
 VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 
@@ -32,18 +34,6 @@ def build_processor(config: Any) -> Any:
     for field, token in SPECIAL_TOKENS[config.model_type].items():
         setattr(config, field, tokenizer.convert_tokens_to_ids(token))
     return _BUILDERS[config.model_type](config, tokenizer)
-
-
-def allow_missing_parts(processor_class: Any) -> Any:
-    """Return a subclass of a processor class that accepts None for a part.
-
-    Processors of images and videos insist on a video processor, which needs torchvision.
-    """
-
-    def check(self: Any, name: str, part: Any) -> Any:
-        return None if part is None else processor_class.check_argument_for_proper_class(self, name, part)
-
-    return type(processor_class.__name__, (processor_class,), {"check_argument_for_proper_class": check})
 
 
 def _tokenizer() -> Any:
@@ -75,10 +65,10 @@ def _llava(config: Any, tokenizer: Any) -> Any:
     side, vision = config.vision_config.image_size, config.vision_config
     settings = {"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}}
     processor_class: Any = hf.LlavaProcessor
-    images: Any = hf.CLIPImageProcessorPil(**settings)
+    images: Any = compat.CLIPImageProcessorPil(**settings)
     if config.model_type == "llava_next":
         processor_class = hf.LlavaNextProcessor
-        images = hf.LlavaNextImageProcessorPil(**settings, image_grid_pinpoints=config.image_grid_pinpoints)
+        images = compat.LlavaNextImageProcessorPil(**settings, image_grid_pinpoints=config.image_grid_pinpoints)
     return processor_class(
         images,
         tokenizer,
@@ -94,8 +84,8 @@ def _onevision(config: Any, tokenizer: Any) -> Any:
 
     vision = config.vision_config
     side = {"height": vision.image_size, "width": vision.image_size}
-    return allow_missing_parts(hf.LlavaOnevisionProcessor)(
-        hf.LlavaOnevisionImageProcessorPil(size=side, image_grid_pinpoints=config.image_grid_pinpoints),
+    return compat.without_video_processor(hf.LlavaOnevisionProcessor)(
+        compat.LlavaOnevisionImageProcessorPil(size=side, image_grid_pinpoints=config.image_grid_pinpoints),
         tokenizer,
         num_image_tokens=(vision.image_size // vision.patch_size) ** 2,
         vision_feature_select_strategy=config.vision_feature_select_strategy,
@@ -108,7 +98,7 @@ def _qwen(config: Any, tokenizer: Any) -> Any:
 
     vision = config.vision_config
     token_side = vision.patch_size * vision.spatial_merge_size
-    images = hf.Qwen2VLImageProcessorPil(
+    images = compat.Qwen2VLImageProcessorPil(
         patch_size=vision.patch_size,
         merge_size=vision.spatial_merge_size,
         temporal_patch_size=vision.temporal_patch_size,
@@ -117,7 +107,7 @@ def _qwen(config: Any, tokenizer: Any) -> Any:
     tokenizer.image_token, tokenizer.video_token = VISION[2:]
     processor_class = hf.Qwen2_5_VLProcessor if config.model_type == "qwen2_5_vl" else hf.Qwen3VLProcessor
     template = _chatml("<|vision_start|><|image_pad|><|vision_end|>")
-    return allow_missing_parts(processor_class)(images, tokenizer, chat_template=template)
+    return compat.without_video_processor(processor_class)(images, tokenizer, chat_template=template)
 
 
 _BUILDERS: dict[str, Callable[[Any, Any], Any]] = {

@@ -54,7 +54,7 @@ def pointing(total: int, split: Split = "test", sign: float | None = None, **set
                 continue
             model(**build_inputs(processor, [sample.image], [sample.question]), logits_to_keep=1)
             relevance = cast(Relevance, pruned.last[0].relevance)
-            inside = cells_in_boxes(pruned.pictures[0].grids[0], sample.boxes)
+            inside = cells_in_boxes(pruned.images[0].grids[0], sample.boxes)
             found.ratios.append((relevance.score[inside].mean() / relevance.score[~inside].mean()).item())
             if relevance.words is not None:
                 content = torch.tensor([word.lower().strip(" ?.,") in CONTENT for word in relevance.words])

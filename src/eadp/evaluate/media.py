@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image, ImageColor
 from transformers.video_utils import VideoMetadata, load_video
 
-from eadp.models import family_of
-from eadp.models.qwen import Qwen2_5_VL
+from eadp.models import adapter_of
+from eadp.models.qwen import Qwen2_5_VLAdapter
 from eadp.utils.images import make_square, read_image, spread_evenly
 
 READERS = {"torchcodec": "torchcodec", "pyav": "av", "decord": "decord", "opencv": "cv2"}
@@ -100,9 +100,9 @@ def _leave_one_size(model: Any, processor: Any, resolution: int | None) -> None:
     if resolution is None:
         raise ValueError(f"square={CROPS} needs resolution=, the one size that images are cut for")
     _fix(model, processor.image_processor, resolution)
-    if isinstance(family_of(model), Qwen2_5_VL):
+    if isinstance(adapter_of(model), Qwen2_5_VLAdapter):
         raise ValueError(f"square={CROPS} is for models that cut images into crops, as LLaVA-NeXT: use pad or stretch")
-    for owner in (family_of(model).config, processor.image_processor):
+    for owner in (adapter_of(model).config, processor.image_processor):
         owner.image_grid_pinpoints = [[resolution, resolution]]
 
 
@@ -130,7 +130,7 @@ def _fix(model: Any, images: Any, resolution: int) -> None:
                 f"resolution={resolution} is no square that {model.config.model_type} cuts into crops: it takes "
                 f"{', '.join(map(str, squares))}"
             )
-    elif isinstance(family_of(model), Qwen2_5_VL):
+    elif isinstance(adapter_of(model), Qwen2_5_VLAdapter):
         cell = images.patch_size * images.merge_size
         if resolution < cell or resolution % cell:
             near = max(1, round(resolution / cell)) * cell

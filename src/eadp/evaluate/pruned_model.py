@@ -17,7 +17,7 @@ from eadp.evaluate.media import CROPS, load_clip, load_image, square_of
 from eadp.evaluate.wording import released
 from eadp.loading import load_model
 from eadp.method_spec import MethodSpec, build_method
-from eadp.models import family_of
+from eadp.models import adapter_of
 from eadp.models.llava_video import convert
 from eadp.models.prompt import Conversation, tokenize_conversations
 from eadp.models.question import PLACEHOLDER_IDS, question_of
@@ -80,7 +80,7 @@ class PrunedModel:
 
     def _released(self, ids: Tensor) -> str:
         """What guides pruning in EADP's release. ids: of one prompt."""
-        return released(question_of(ids, self.processor, family_of(self.model).config))
+        return released(question_of(ids, self.processor, adapter_of(self.model).config))
 
     def answer(self, conversations: Sequence[Conversation], wishes: Mapping[str, Any] | None = None) -> list[Answer]:
         """Answer some conversations together.

@@ -21,7 +21,7 @@ from eadp.measure.op_counts import OperationCounts, count_operations
 from eadp.measure.stopwatch import PRUNER, Clock, Stopwatch, name_model_parts
 from eadp.method_spec import ALL_TOKENS
 from eadp.methods import Method
-from eadp.models import family_of
+from eadp.models import adapter_of
 from eadp.runtime import attach
 from eadp.runtime.hooks import Hooks
 from eadp.utils.statistics import MedianInterval, median_interval
@@ -254,7 +254,7 @@ class _Runner:
         self.guide = guide
         self.clock = clock
         self.new_tokens = new_tokens
-        config = family_of(model).config
+        config = adapter_of(model).config
         tokens = (getattr(config, f"{modality}_token_id", None) for modality in ("image", "video"))
         self.placeholders = torch.tensor([token for token in tokens if token is not None], device=model.device)
 

@@ -17,7 +17,7 @@ from eadp.measure.samples import BenchSample, pocket_samples, read_samples
 from eadp.measure.stopwatch import Clock, make_clock
 from eadp.method_spec import ALL_TOKENS, MethodSpec, build_specs
 from eadp.methods import Method
-from eadp.models import family_of
+from eadp.models import adapter_of
 from eadp.models.prompt import build_inputs
 from eadp.utils.images import make_square
 
@@ -140,7 +140,7 @@ def prepare(
     if threads is not None:
         torch.set_num_threads(threads)
     model, processor = load_model(settings.model, dtype=dtype, device=device, layers=settings.layers)
-    family = family_of(model).config.model_type
+    family = adapter_of(model).config.model_type
     methods = [Method.from_dict(each.method_dict, family=family) for each in specs]
     guide = load_guide(settings.model, model, processor) if any("text" in each.needs for each in methods) else None
     rows = [BenchRow(method, each.preset) for method, each in zip(methods, specs, strict=True)]

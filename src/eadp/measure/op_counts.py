@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from eadp.compat import FlopCounterMode, TorchDispatchMode, cpu_flash_attention, sdpa_flop_count, tree_iter
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def _attention_flops(query: Any, key: Any, value: Any, *args: Any, out_shape: An
 
 
 # torch counts fused attention on GPUs, but has no formula for its version on the CPU.
-_CPU_ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
+_CPU_ATTENTION = {cpu_flash_attention(): _attention_flops}
 
 
 class LiveTensorBytes(TorchDispatchMode):

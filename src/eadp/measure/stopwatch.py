@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from eadp.core.trace import part
-from eadp.models import family_of
+from eadp.models import adapter_of
 from eadp.runtime.hooks import Hooks
 
 TOWER, LANGUAGE, REST = "vision tower", "language model", "rest"
@@ -133,10 +133,10 @@ def name_model_parts(model: Any) -> Hooks:
     Returns:
         Hooks that undo the naming when they are closed.
     """
-    hooks, family = Hooks(), family_of(model)
-    for modality in family.modalities:
+    hooks, adapter = Hooks(), adapter_of(model)
+    for modality in adapter.geometry.modalities:
         name = f"get_{modality}_features"
-        hooks.override(family.base, name, part(TOWER)(getattr(family.base, name)))
-    for module in (family.text_model, model.get_output_embeddings()):
+        hooks.override(adapter.base, name, part(TOWER)(getattr(adapter.base, name)))
+    for module in (adapter.text_model, model.get_output_embeddings()):
         hooks.override(module, "forward", part(LANGUAGE)(module.forward))
     return hooks

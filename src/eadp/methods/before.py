@@ -46,12 +46,13 @@ class BeforeMethod(Method):
         """Whether the method may keep fewer tokens than `keep`, so that it runs even if `keep` covers all of them."""
         return False
 
-    def count_sent(self, patches: int, newlines: int = 0) -> int:
+    def count_sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
         """Return how many tokens of an image the language model receives, before the image is seen.
 
         Args:
             patches: The image's visual tokens.
             newlines: The newline tokens between its rows. Only methods that select among them count any.
+            has_layout: Whether the blocks are crops of one image (`VisualTokens.layout`), not frames of a clip.
         """
         return self.count_to_keep(patches)
 

@@ -42,8 +42,8 @@ class DivPrune(BeforeMethod):
         super().__post_init__()
         checks.known("scope", self.scope, ("released", "image", "block"))
 
-    def count_sent(self, patches: int, newlines: int = 0) -> int:
-        return self.count_to_keep(patches if self.scope == "block" else patches + newlines)
+    def count_sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
+        return self.count_to_keep(patches if self._prunes_by_block(has_layout) else patches + newlines)
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         picks, total = self.pick(tokens), len(tokens)
@@ -62,10 +62,14 @@ class DivPrune(BeforeMethod):
 
     def pick(self, tokens: VisualTokens) -> OrderedPicks:
         """Return the picks in order; indices from N on are newlines."""
-        if self.scope == "block" or (self.scope == "released" and tokens.layout is None):
+        if self._prunes_by_block(tokens.layout is not None):
             quotas = split_evenly(tokens.grids, self.count_to_keep(len(tokens)))
             return max_min_by_quota(tokens.features, tokens.blocks, quotas)
         rows = tokens.features
         if tokens.newlines is not None:
             rows = torch.cat([rows, tokens.newlines.to(rows)])
         return max_min_by_quota(rows, [slice(0, len(rows))], [self.count_to_keep(len(rows))])
+
+    def _prunes_by_block(self, has_layout: bool) -> bool:
+        """Whether each block is pruned by itself. Newlines are in no block, so they are never picked then."""
+        return self.scope == "block" or (self.scope == "released" and not has_layout)

@@ -36,7 +36,7 @@ class NoPruning(BeforeMethod):
     def count_to_keep(self, total: int) -> int:
         return total
 
-    def count_sent(self, patches: int, newlines: int = 0) -> int:
+    def count_sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
         return patches + newlines
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:

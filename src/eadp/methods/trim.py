@@ -63,7 +63,7 @@ class TRIM(BeforeMethod):
             return int(total * self.keep)
         return super().count_to_keep(total)
 
-    def count_sent(self, patches: int, newlines: int = 0) -> int:
+    def count_sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
         count = self.count_to_keep(patches)
         return count if self.exact or count == patches else count + 1
 

@@ -1,4 +1,4 @@
-"""Gemma3 and PaliGemma: a fixed number of tokens an image, attention in both directions among them."""
+"""Gemma3 and PaliGemma: a fixed number of tokens per image, which attend to each other in both directions."""
 
 from __future__ import annotations
 
@@ -8,49 +8,65 @@ from typing import Any
 from torch import Tensor
 
 from eadp.core.types import Grid
-from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows, averaged, square
+from eadp.models.adapter import FamilyAdapter
+from eadp.models.geometry import FamilyGeometry
+from eadp.models.layout import ImageLayout, Placeholders, Pooling, square_grid
 from eadp.models.overrides import Overrides
-from eadp.models.views import resized
+from eadp.models.pixels import resize
+from eadp.models.vision_call import TowerRows, VisionCall
 
 
-class PaliGemma(Family):
-    types = ("paligemma",)
-    makes_masks = True
-    # The mask that the base model builds counts columns of the cache, which are fewer than it thinks.
+class PaliGemmaGeometry(FamilyGeometry):
+    """One square grid per image."""
+
+    model_types = ("paligemma",)
+
+    def layouts(self, call: VisionCall, placeholders: Placeholders) -> list[ImageLayout]:
+        vision, grid = self.config.vision_config, square_grid(call.lengths[0], "the image")
+        pooling = Pooling("average", vision.image_size // vision.patch_size // grid[0])
+        return [ImageLayout.contiguous([grid], pooling=pooling) for _ in call.lengths]
+
+
+class Gemma3Geometry(PaliGemmaGeometry):
+    """One square grid per image, of patches that the projector averages."""
+
+    model_types = ("gemma3",)
+    square_grids_only = True
+
+
+class PaliGemmaAdapter(FamilyAdapter):
+    """PaliGemma on its modules."""
+
+    geometry_class = PaliGemmaGeometry
+    builds_masks = True
+    # The mask that the base model builds counts columns of the cache, which are fewer than it assumes.
     continues_with_images = False
 
-    def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
-        vision = self.config.vision_config
-        side, grid = vision.image_size // vision.patch_size, square(seen.lengths[0], "the image")
-        return [Picture.plain([grid], arrange=lambda rows: averaged(rows, side // grid[0])[0]) for _ in seen.lengths]
+    def tower_rows(self, call: VisionCall, output: Any, layouts: Sequence[ImageLayout]) -> Sequence[TowerRows | None]:
+        return [TowerRows(rows) for rows in output.last_hidden_state]
 
-    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
-        project = self.base.get_submodule("multi_modal_projector")
-        return [TowerRows(rows, None, project) for rows in output.last_hidden_state]
+    def project(self, rows: Tensor) -> Tensor:
+        return self.base.get_submodule("multi_modal_projector")(rows)
 
-    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
-        return self._encode(view, grid, 1)
+    def encode(self, call: VisionCall, pixels: Tensor, grid: Grid) -> list[Tensor]:
+        return self._encode(pixels, grid, 1)
 
-    def _encode(self, view: Tensor, grid: Grid, pooled: int) -> list[Tensor]:
+    def _encode(self, pixels: Tensor, grid: Grid, pooled: int) -> list[Tensor]:
         patch = self.config.vision_config.patch_size * pooled
-        pixels = resized(view, grid[0] * patch, grid[1] * patch)[None]
-        return [self.stock_features(pixels, interpolate_pos_encoding=True).pooler_output[0]]
+        resized = resize(pixels, grid[0] * patch, grid[1] * patch)[None]
+        return [self.image_features(resized, interpolate_pos_encoding=True).pooler_output[0]]
 
 
-class Gemma3(PaliGemma):
-    """Its projector averages patches on a square grid whose side is an attribute of it."""
+class Gemma3Adapter(PaliGemmaAdapter):
+    """Gemma3 on its modules. Its projector averages patches on a square grid, whose side is one of its attributes."""
 
-    types = ("gemma3",)
-    square_only = True
+    geometry_class = Gemma3Geometry
 
-    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
-        return [None] * len(pictures)
+    def tower_rows(self, call: VisionCall, output: Any, layouts: Sequence[ImageLayout]) -> Sequence[TowerRows | None]:
+        return [None] * len(layouts)
 
-    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
+    def encode(self, call: VisionCall, pixels: Tensor, grid: Grid) -> list[Tensor]:
         projector: Any = self.base.get_submodule("multi_modal_projector")
-        smaller = Overrides()
-        smaller.override(projector, "patches_per_image", grid[0] * projector.kernel_size)
-        try:
-            return self._encode(view, grid, projector.kernel_size)
-        finally:
-            smaller.undo()
+        with Overrides() as overrides:
+            overrides.override(projector, "patches_per_image", grid[0] * projector.kernel_size)
+            return self._encode(pixels, grid, projector.kernel_size)

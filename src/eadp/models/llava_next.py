@@ -2,56 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
 
+from eadp.compat import UNPADDED_FEATURES
 from eadp.core.types import Grid
-from eadp.models.anyres import NEWLINE, picture
-from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows, square
-from eadp.models.llava import encode, tower_rows, tower_states
+from eadp.models.anyres import AnyresGeometry, packed_layout
+from eadp.models.layout import ImageLayout, Placeholders, Pooling, square_grid
+from eadp.models.llava import LlavaTowerAdapter
 from eadp.models.overrides import Overrides
+from eadp.models.vision_call import VisionCall
 
 
-class LlavaNext(Family):
-    types = ("llava_next",)
+class LlavaNextGeometry(AnyresGeometry):
+    """The whole image, then its crops without padding, joined row by row."""
 
-    def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
-        vision = self.config.vision_config
-        side = vision.image_size // vision.patch_size
-        pictures, states = [], tower_states(self.config, seen, output)
-        for size in seen.listed("image_sizes"):
-            crops = get_anyres_image_grid_shape(size, self.config.image_grid_pinpoints, vision.image_size)
-            count = 1 + crops[0] * crops[1]
-            pictures.append(picture(self._packed(count, side, size), side, crops, states[:count]))
-            states = states[count:]
-        return pictures
+    model_types = ("llava_next",)
 
-    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
-        return tower_rows(self, seen, output, pictures)
+    def layouts(self, call: VisionCall, placeholders: Placeholders) -> list[ImageLayout]:
+        layouts = []
+        for size in call.listed("image_sizes"):
+            crops = self.crop_grid(size)
+            layouts.append(packed_layout(self.packed_numbers(crops, size), self.side, crops))
+        return layouts
 
-    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
-        return encode(self, seen, view, grid)
+
+class LlavaNextVideoGeometry(LlavaNextGeometry):
+    """Images as in LLaVA-NeXT. Each frame of a clip is a block, pooled before the projector."""
+
+    model_types = ("llava_next_video",)
+    modalities = ("image", "video")
+
+    def layouts(self, call: VisionCall, placeholders: Placeholders) -> list[ImageLayout]:
+        if call.modality == "image":
+            return super().layouts(call, placeholders)
+        frames = call.pixel_shape[1]
+        pooling = Pooling(self.config.spatial_pool_mode, self.config.spatial_pool_stride)
+        return [
+            ImageLayout.contiguous([square_grid(length // frames, "a frame")] * frames, crops=frames, pooling=pooling)
+            for length in call.lengths
+        ]
+
+
+class LlavaNextAdapter(LlavaTowerAdapter):
+    """LLaVA-NeXT on its modules."""
+
+    geometry_class = LlavaNextGeometry
+    geometry: LlavaNextGeometry
 
     def keep_padding(self, overrides: Overrides, processor: Any) -> None:
         if processor is None:
             raise ValueError(
                 "unpad=False changes how many placeholders the processor writes: give attach the processor"
             )
-        vision, stock = self.config.vision_config, self.base.pack_image_features
+        geometry, original = self.geometry, self.base.pack_image_features
+        image_size = self.config.vision_config.image_size
 
-        def padded(size: Sequence[int]) -> list[int]:
-            rows, columns = get_anyres_image_grid_shape(size, self.config.image_grid_pinpoints, vision.image_size)
-            return [rows * vision.image_size, columns * vision.image_size]
+        def padded(size: list[int]) -> list[int]:
+            rows, columns = geometry.crop_grid(size)
+            return [rows * image_size, columns * image_size]
 
-        @wraps(stock)
+        @wraps(original)
         def pack_image_features(image_features: Any, image_sizes: Any, *args: Any, **kwargs: Any) -> Any:
             sizes = [padded(size) for size in torch.as_tensor(image_sizes).tolist()]
-            return stock(image_features, sizes, *args, **kwargs)
+            return original(image_features, sizes, *args, **kwargs)
 
         def get_unpadded_features(
             height: int, width: int, patches_height: int, patches_width: int, scale_height: int, scale_width: int
@@ -60,40 +77,23 @@ class LlavaNext(Family):
             return rows * columns, rows
 
         overrides.override(self.base, "pack_image_features", pack_image_features)
-        overrides.override(processor, "_get_unpadded_features", get_unpadded_features)
-
-    def _packed(self, crops: int, side: int, size: list[int]) -> Tensor:
-        """The number of each packed token, by the model's own packing."""
-        numbers = torch.arange(crops * side**2).view(crops, side**2, 1)
-        (packed,), _ = self.base.pack_image_features(
-            [numbers], [size], vision_feature_select_strategy="full", image_newline=torch.tensor([NEWLINE])
-        )
-        return packed[:, 0]
+        overrides.override(processor, UNPADDED_FEATURES, get_unpadded_features)
+        self.geometry = type(geometry)(self.config, unpad=False)
 
 
-class LlavaNextVideo(LlavaNext):
-    types = ("llava_next_video",)
-    modalities = ("image", "video")
+class LlavaNextVideoAdapter(LlavaNextAdapter):
+    """LLaVA-NeXT-Video on its modules."""
 
-    def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
-        if seen.modality == "image":
-            return super().pictures(seen, output, prompt)
-        frames = seen.pixels[1]
-        states = tower_states(self.config, seen, output).split(frames)
-        pool = self.base.get_submodule("vision_resampler")
-        return [
-            Picture.plain(
-                [square(length // frames, "a frame")] * frames,
-                states=clip,
-                arrange=lambda aligned: pool(aligned).flatten(0, 1),
-                crops=frames,
-            )
-            for length, clip in zip(seen.lengths, states, strict=True)
-        ]
+    geometry_class = LlavaNextVideoGeometry
 
-    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
-        if seen.modality == "image":
-            return super().encode(seen, view, grid)
+    def arrange(self, layout: ImageLayout, cells: Tensor) -> Tensor:
+        if layout.pooling is not None and layout.pooling.mode == "conv":
+            return self.base.get_submodule("vision_resampler")(cells).flatten(0, 1)
+        return super().arrange(layout, cells)
+
+    def encode(self, call: VisionCall, pixels: Tensor, grid: Grid) -> list[Tensor]:
+        if call.modality == "image":
+            return super().encode(call, pixels, grid)
         if self.config.spatial_pool_mode != "average":
-            raise ValueError("frames can be seen at another resolution only where spatial_pool_mode is 'average'")
-        return encode(self, seen, view, grid, self.config.spatial_pool_stride)
+            raise ValueError("frames can be encoded at another resolution only where spatial_pool_mode is 'average'")
+        return self._encode(call, pixels, grid, self.config.spatial_pool_stride)

@@ -5,116 +5,115 @@ LLaVA-Video is the same architecture with another pooling: see `eadp.models.llav
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
-from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
+from torch.nn import functional as F
 
 from eadp.core.types import Grid
-from eadp.models.anyres import NEWLINE, lined, picture, resampled
-from eadp.models.family import Family, Picture, Prompt, Seen, TowerRows, square
-from eadp.models.llava import encode, tower_rows, tower_states
-from eadp.models.views import block_views, flat_crops
+from eadp.models.anyres import AnyresGeometry, packed_layout, resampled_layout, rows_with_newlines
+from eadp.models.layout import ImageLayout, Placeholders, Pooling
+from eadp.models.llava import LlavaTowerAdapter
+from eadp.models.pixels import block_pixels, join_crops
+from eadp.models.vision_call import VisionCall
+
+RESAMPLING_RATIO = 1.1
+"""Joined crops are scaled down where their side is longer than the allowed one by more than this factor."""
+FRAME_POOLING = 2
 
 
-class LlavaOnevision(Family):
-    types = ("llava_onevision",)
+class LlavaOnevisionGeometry(AnyresGeometry):
+    """Images that are alone in their prompt are cut into crops. Each frame of a clip is a block.
+
+    A clip has one newline at its end; as LLaVA-Video, one after each row.
+    """
+
+    model_types = ("llava_onevision",)
     modalities = ("image", "video")
 
-    def pictures(self, seen: Seen, output: Any, prompt: Prompt) -> list[Picture]:
-        states = tower_states(self.config, seen, output)
-        return self._images(seen, states) if seen.modality == "image" else self._clips(seen, states)
-
-    def _images(self, seen: Seen, states: Tensor) -> list[Picture]:
-        vision = self.config.vision_config
-        pictures = []
-        for size, alone in zip(seen.listed("image_sizes"), self._alone(seen), strict=True):
-            crops = (0, 0)
-            if alone:
-                crops = get_anyres_image_grid_shape(size, self.config.image_grid_pinpoints, vision.image_size)
-            count = 1 + crops[0] * crops[1]
-            pictures.append(self._image(seen, size, crops, states[:count]))
-            states = states[count:]
-        return pictures
-
-    def _alone(self, seen: Seen) -> list[bool]:
-        """Which images are cut into crops: those that are alone in their prompt."""
-        if seen.arguments.get("batch_num_images") is None:
-            return [True] * len(seen.lengths)
-        return [number == 1 for number in seen.listed("batch_num_images") for _ in range(number)]
-
-    def _image(self, seen: Seen, size: list[int], crops: tuple[int, int], states: Tensor) -> Picture:
-        vision = self.config.vision_config
-        side = vision.image_size // vision.patch_size
-        numbers = torch.arange(len(states) * side**2, dtype=torch.float64).view(len(states), side**2, 1)
-        packed = self._packed(seen, numbers, size, torch.tensor([float(NEWLINE)]))[:, 0]
-        if torch.equal(packed, packed.round()):
-            return picture(packed, side, crops, states)
-        local = packed[side**2 :]
-        rows = int((local == NEWLINE).sum())
-        arrange = partial(self._packed, seen, size=size, newline=None)
-        return resampled(side, rows, len(local) // rows - 1, states=states, arrange=arrange, crops=len(states))
-
-    def _packed(self, seen: Seen, cells: Tensor, size: list[int], newline: Tensor | None) -> Tensor:
-        """One image's crops×cells×d as the model packs them."""
-        ratio = seen.arguments.get("vision_aspect_ratio") or self.config.vision_aspect_ratio
-        (packed,), _ = self.base.pack_image_features([cells], [size], image_newline=newline, vision_aspect_ratio=ratio)
-        return packed
-
-    def _clips(self, seen: Seen, states: Tensor) -> list[Picture]:
-        frames = seen.pixels[1]
-        pooled = self.base.apply_pooling(torch.zeros(1, states.shape[1], 1)).shape[1]
-        grid = square(pooled, "a frame")
-        slots, newlines = lined(frames * grid[0], grid[1])
-        if seen.lengths[0] == frames * pooled + 1:
-            slots, newlines = torch.arange(frames * pooled), torch.full((frames * pooled,), frames * pooled)
-        elif seen.lengths[0] != frames * (pooled + grid[0]):
-            raise ValueError(
-                f"{frames} frames of {grid[0]}×{grid[1]} tokens came as {seen.lengths[0]}: neither with one newline at "
-                "the end nor with one after each row"
-            )
+    def layouts(self, call: VisionCall, placeholders: Placeholders) -> list[ImageLayout]:
+        if call.modality == "video":
+            return [self._clip_layout(call.pixel_shape[1], length) for length in call.lengths]
+        ratio = call.arguments.get("vision_aspect_ratio") or self.config.vision_aspect_ratio
+        most_crops = int(ratio.removeprefix("anyres_max_"))
         return [
-            Picture(
-                [grid] * frames,
-                slots,
-                seen.lengths[0],
-                newlines,
-                states=clip,
-                arrange=lambda aligned: self.base.apply_pooling(aligned).flatten(0, 1),
-                crops=frames,
-            )
-            for clip in states.split(frames)
+            self._image_layout(size, self.crop_grid(size) if is_cropped else (0, 0), most_crops)
+            for size, is_cropped in zip(call.listed("image_sizes"), self._are_cropped(call), strict=True)
         ]
 
-    def tower_rows(self, seen: Seen, output: Any, pictures: Sequence[Picture]) -> Sequence[TowerRows | None]:
-        """Clips are pooled, and many crops scaled down, behind the projector."""
-        if seen.modality == "video":
-            return [None] * len(pictures)
-        return [
-            None if picture.shown is None else rows
-            for picture, rows in zip(pictures, tower_rows(self, seen, output, pictures), strict=True)
-        ]
+    def has_tower_rows(self, layout: ImageLayout) -> bool:
+        """Clips are pooled, and many crops scaled down, after the projector."""
+        return layout.pooling is None and not layout.resampled
 
-    def views(self, seen: Seen, pictures: Sequence[Picture]) -> list[list[Tensor]]:
-        views, crops = [], flat_crops(cast(Tensor, seen.values), pictures)
-        sizes = seen.listed("image_sizes") if seen.modality == "image" else [[]] * len(pictures)
-        for each, part, size in zip(pictures, crops.split([each.crops for each in pictures]), sizes, strict=True):
-            if len(each.grids) == each.crops or each.shown is not None:
-                views += block_views(part, [each])
+    def arrange(self, layout: ImageLayout, cells: Tensor) -> Tensor:
+        if not layout.resampled:
+            return super().arrange(layout, cells)
+        joined = self.join_local_cells(cells[1:], *self._crops_and_size(layout))
+        scaled = F.interpolate(joined[None], list(layout.grids[1]), mode="bilinear")[0]
+        return torch.cat([cells[0], scaled.flatten(1).T])
+
+    def block_pixels(self, call: VisionCall, layouts: Sequence[ImageLayout]) -> list[list[Tensor]]:
+        images, crops = [], join_crops(cast(Tensor, call.pixels), layouts)
+        for layout, part in zip(layouts, crops.split([layout.crops for layout in layouts]), strict=True):
+            if layout.resampled:
+                local = part[1:].permute(0, 2, 3, 1)
+                images.append([part[0], self.join_local_crops(local, *self._crops_and_size(layout))])
             else:
-                views.append([part[0], self._joined(part[1:], size)])
-        return views
+                images += block_pixels(part, [layout])
+        return images
 
-    def _joined(self, crops: Tensor, size: list[int]) -> Tensor:
-        """The image that local crops show together, 3×height×width, without its padding."""
-        side = self.config.vision_config.image_size
-        rows, columns = get_anyres_image_grid_shape(size, self.config.image_grid_pinpoints, side)
-        joined = crops.unflatten(0, (rows, columns)).permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)
-        return unpad_image(joined, size)
+    def _are_cropped(self, call: VisionCall) -> list[bool]:
+        if call.arguments.get("batch_num_images") is None:
+            return [True] * len(call.lengths)
+        return [number == 1 for number in call.listed("batch_num_images") for _ in range(number)]
 
-    def encode(self, seen: Seen, view: Tensor, grid: Grid) -> list[Tensor]:
-        """Frames are halved on their way to the language model, bilinearly: on an even grid, the mean of 2×2."""
-        return encode(self, seen, view, grid, 1 if seen.modality == "image" else 2)
+    def _image_layout(self, size: list[int], crops: Grid, most_crops: int) -> ImageLayout:
+        packed = self.packed_numbers(crops, size)
+        # Every row of the joined crops ends with a newline; the whole image comes first.
+        rows = int((packed < 0).sum())
+        columns = (len(packed) - self.side**2) // rows - 1
+        ratio = math.sqrt(rows * columns / (most_crops * self.side**2))
+        if not crops[0] or ratio <= RESAMPLING_RATIO:
+            return packed_layout(packed, self.side, crops)
+        height, width = size
+        return resampled_layout(
+            self.side,
+            int(rows // ratio),
+            int(columns // ratio),
+            crops=1 + crops[0] * crops[1],
+            image_size=(height, width),
+        )
+
+    def _crops_and_size(self, layout: ImageLayout) -> tuple[Grid, list[int]]:
+        size = list(cast(tuple[int, int], layout.image_size))
+        return self.crop_grid(size), size
+
+    def _clip_layout(self, frames: int, length: int) -> ImageLayout:
+        rounded_up, rounded_down = math.ceil(self.side / FRAME_POOLING), self.side // FRAME_POOLING
+        if length == frames * rounded_up**2 + 1:
+            tokens = frames * rounded_up**2
+            grid, slots, newlines = (rounded_up,) * 2, torch.arange(tokens), torch.full((tokens,), tokens)
+            pooling = Pooling("bilinear", FRAME_POOLING)
+        elif length == frames * rounded_down * (rounded_down + 1):
+            grid = (rounded_down,) * 2
+            slots, newlines = rows_with_newlines(frames * rounded_down, rounded_down)
+            pooling = Pooling("average", FRAME_POOLING)
+        else:
+            raise ValueError(
+                f"{frames} frames came as {length} tokens: neither as frames of {rounded_up}×{rounded_up} with one "
+                f"newline at the end nor as frames of {rounded_down}×{rounded_down} with one after each row"
+            )
+        return ImageLayout([grid] * frames, slots, length, newlines, crops=frames, pooling=pooling)
+
+
+class LlavaOnevisionAdapter(LlavaTowerAdapter):
+    """LLaVA-OneVision on its modules."""
+
+    geometry_class = LlavaOnevisionGeometry
+
+    def encode(self, call: VisionCall, pixels: Tensor, grid: Grid) -> list[Tensor]:
+        """Encode a block again. The model halves frames bilinearly: on an even grid, that is the mean of 2×2."""
+        return self._encode(call, pixels, grid, 1 if call.modality == "image" else FRAME_POOLING)

@@ -1,4 +1,4 @@
-"""Attributes of single instances, set for a while."""
+"""Attributes of single objects, overridden for a while."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ _ABSENT = object()
 
 
 class Overrides:
-    """Changes to objects with the way back, in reverse order. A context manager that goes it at the end."""
+    """Overridden attributes, which `undo` or the end of a `with` block restores in reverse order."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
 
     def override(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of one object."""
         former = vars(owner).get(name, _ABSENT)
         object.__setattr__(owner, name, value)
         if former is _ABSENT:
@@ -29,6 +30,6 @@ class Overrides:
         self.undo()
 
     def undo(self) -> None:
-        """Put everything back. A second time does nothing."""
+        """Restore every attribute. A second call does nothing."""
         while self._undo:
             self._undo.pop()()

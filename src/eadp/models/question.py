@@ -1,4 +1,4 @@
-"""What the user asked, read back from the ids that the model was given."""
+"""Read the user's question from the ids of a prompt."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from eadp.models.guides.base import tokenizer_of
 
 
 class Turns(NamedTuple):
-    """How a chat template marks a user's turn: what opens it and what closes it, as regular expressions."""
+    """How a chat template marks a user turn: regular expressions for what opens and what closes it."""
 
     opens: str
     closes: str
 
 
-# Told apart by what opens a turn, special tokens first: plain words such as "USER:" may also be a user's own.
+# Those with special tokens come first: plain words such as "USER:" may be part of the user's text.
 TEMPLATES = {
     "ChatML (Qwen, LLaVA-OneVision, InternVL)": Turns(r"<\|im_start\|>user\b", r"<\|im_end\|>|<\|im_start\|>"),
     "Idefics3, SmolVLM": Turns(
@@ -32,7 +32,7 @@ TEMPLATES = {
     "PaliGemma": Turns(r"<bos>(?:answer [a-z]{2} )?", r"\Z"),
 }
 
-# What processors write around the placeholders of images and frames.
+# The text that processors write around the placeholders of images and frames.
 WORDING = re.compile(
     r"Here is the original image\s*<start_of_image>.*?crops to help you see better"
     r"(?:\s*<start_of_image>(?:\s*<end_of_image>)?)*"
@@ -48,11 +48,23 @@ PLACEHOLDER_IDS = ("image_token_id", "image_token_index", "video_token_id", "vid
 
 
 def question_of(input_ids: Tensor, processor: Any, model_config: Any) -> str:
-    """The text of the last user turn in one row of ids, without padding; "" where that turn is only images.
+    """Read the text of the last user turn.
 
-    Cut away: other turns, the system prompt, the template's wording, special tokens, placeholders of images and videos
-    and what processors write around them. Where no template is recognised, the whole text is the question.
-    Templates that write the system prompt into the user's turn (Gemma) leave it there: nothing marks it.
+    It leaves out other turns, the system prompt, the template's own text, special tokens, and placeholders of images
+    and videos with the text that processors write around them. If no template is recognised, the whole text is the
+    question. Templates that write the system prompt into the user turn (Gemma) do not mark it, so it stays in the
+    question.
+
+    Args:
+        input_ids: L, the ids of one prompt, without padding.
+        processor: The processor or tokenizer.
+        model_config: The configuration of the model, with the ids of its placeholders.
+
+    Returns:
+        The question; "" if the turn has only images.
+
+    Raises:
+        ValueError: If there is no processor, or `input_ids` has more than one dimension.
     """
     if processor is None:
         raise ValueError(
@@ -71,7 +83,7 @@ def _last_user_turn(text: str) -> str:
     for turns in TEMPLATES.values():
         opens, closes = re.compile(turns.opens, re.DOTALL), re.compile(turns.closes)
         turn, position = None, 0
-        # An opening inside an open turn is the user's own word, so each search starts where the last turn closed.
+        # An opening inside an open turn is part of the user's text, so each search starts where the last turn closed.
         while opening := opens.search(text, position):
             closing = closes.search(text, opening.end())
             position = closing.start() if closing else len(text)
@@ -83,7 +95,7 @@ def _last_user_turn(text: str) -> str:
 
 def _tidy(turn: str, tokenizer: Any) -> str:
     turn = WORDING.sub(" ", turn)
-    # Only those that look like markup: some tokenizers pad with a plain "!", which may be the user's own.
+    # Only those that look like markup: some tokenizers pad with a plain "!", which may be part of the user's text.
     markup = [token for token in _special_tokens(tokenizer) if token.startswith(("<", "["))]
     if markup:
         turn = re.sub("|".join(map(re.escape, sorted(markup, key=len, reverse=True))), " ", turn)

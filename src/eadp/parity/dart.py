@@ -45,5 +45,5 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
         "per_pivot": added.shape[1],
         "added": added,
         "kept": kept,
-        "position_ids": compaction_keeping(vector, kept).columns(torch.arange(len(hidden))[None])[0],
+        "position_ids": compaction_keeping(vector, kept).take_columns(torch.arange(len(hidden))[None])[0],
     }

@@ -24,6 +24,6 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
     return {
         "scores": chosen.scores,
         "kept": chosen.indices,
-        "position_ids": compaction.columns(torch.arange(len(hidden))[None])[0],
-        "rows": compaction.rows(hidden[None])[0],
+        "position_ids": compaction.take_columns(torch.arange(len(hidden))[None])[0],
+        "rows": compaction.take_rows(hidden[None])[0],
     }

@@ -6,19 +6,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaModel
+from transformers import AutoModel, LlamaConfig
 
 from eadp.methods.inside import DEPTH
 from eadp.methods.pyramiddrop import PyramidDrop
-from eadp.models.family import Picture
+from eadp.models.layout import ImageLayout
+from eadp.models.vision_call import EncodedImage
 from eadp.parity.sequence import image_positions, text_positions
 from eadp.parity.vectors import GoldenVector
+from eadp.runtime.cache_map import CacheMap
 from eadp.runtime.decoder import Decoder
-from eadp.runtime.ledger import Ledger
-from eadp.runtime.passes import Prefill
-from eadp.runtime.prompted import Prompted
-from eadp.runtime.remaining import Remaining, Rest
-from eadp.runtime.sight import Placed
+from eadp.runtime.forward_passes import PrefillPass
+from eadp.runtime.prefill_inputs import PrefillInputs
+from eadp.runtime.remaining_tokens import RemainingImage, RemainingTokens
+from eadp.runtime.vision_capture import PlacedImage
 
 
 def replay(vector: GoldenVector) -> dict[str, Any]:
@@ -27,22 +28,23 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
     method = PyramidDrop(layers=tuple(settings["layer_list"]), shares=tuple(settings["ratios"]))
     cuts = method.cuts(settings["N"], DEPTH)
     image, words, states = image_positions(vector), text_positions(vector), vector["states_0"][None]
-    placed = Placed(Picture.plain([(1, len(image))]), 0, image)
-    rest = Rest(placed, 0, image, torch.ones(len(image), dtype=torch.bool), torch.arange(len(image)))
-    group = Remaining([rest], {cut.layer: cut for cut in cuts}, image, words, states.shape[1] - 1)
+    placed = PlacedImage(EncodedImage(ImageLayout.contiguous([(1, len(image))])), 0, image)
+    left = torch.ones(len(image), dtype=torch.bool)
+    remaining = RemainingImage(placed, 0, image, left, torch.arange(len(image)))
+    group = RemainingTokens([remaining], {cut.layer: cut for cut in cuts}, image, words, states.shape[1] - 1)
     length = states.shape[1]
-    prompted = Prompted(states, None, None, Ledger(), 0, None, length, length)
-    prefill = Prefill(prompted, [group], 1, method, method.positions, method.newlines, Decoder(model), False)
-    prefill.ids = torch.arange(length)[None]
-    given = {"attention_mask": None, "position_embeddings": model.rotary_emb(states, prefill.ids)}
+    inputs = PrefillInputs(states, None, None, CacheMap(), 0, None, length, length)
+    prefill = PrefillPass(inputs, [group], 1, method, method.positions, method.newlines, Decoder(model), False)
+    prefill.position_ids = torch.arange(length)[None]
+    given = {"attention_mask": None, "position_embeddings": model.rotary_emb(states, prefill.position_ids)}
     outputs: dict[str, Any] = {}
     for number, cut in enumerate(cuts):
-        prefill.enter(cut.layer, model.layers[number], vector[f"states_{number}"][None], given)
-        (chosen,) = prefill.steps[-1].selections
+        prefill.enter_layer(cut.layer, model.layers[number], vector[f"states_{number}"][None], given)
+        (chosen,) = prefill.cuts[-1].selections
         outputs |= {
             f"scores_{number}": chosen.scores,
             f"kept_local_{number}": chosen.indices,
-            f"kept_{number}": rest.kept,
+            f"kept_{number}": remaining.kept,
             f"position_ids_{number}": prefill.positions_at(cut.layer)[0][0],
         }
     return outputs
@@ -51,7 +53,7 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
 def build_language_model(vector: GoldenVector) -> Any:
     """Build a Llama with one layer per cut. Weights that only act after the attention scores stay 0."""
     settings, cuts = vector.settings, len(vector.settings["layer_list"])
-    model = LlamaModel._from_config(
+    model = AutoModel.from_config(
         LlamaConfig(
             hidden_size=vector["ln_0"].shape[0],
             intermediate_size=1,

@@ -63,4 +63,4 @@ def compaction_keeping(vector: GoldenVector, kept: Tensor) -> Compaction:
     keep = torch.ones(1, len(image) + len(text) + vector.settings["start"], dtype=torch.bool)
     keep[0, image] = False
     keep[0, image[kept]] = True
-    return Compaction.of(keep)
+    return Compaction.from_mask(keep)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from eadp.core import TextGuide, VisualTokens
 from eadp.methods.trim import TRIM
-from eadp.models.family import TowerRows
+from eadp.models.vision_call import TowerRows
 from eadp.parity.vectors import GoldenVector
 from eadp.runtime.merge import Merge
 
@@ -24,13 +24,13 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
     text = TextGuide(None, vector["text_pooled"], sign=settings["sign"])
     ratio = settings["ratio"]
     selection = TRIM(keep=None if ratio == -1 else float(ratio)).select(tokens, text)
-    merge, tower = cast(Tensor, selection.merge), TowerRows(hidden, None, vector.project)
-    merged = Merge(0, torch.arange(len(tokens)), selection.indices, merge, rows=selection.rows, tower=tower)
+    merge, tower, columns = cast(Tensor, selection.merge), TowerRows(hidden), torch.arange(len(tokens))
+    merged = Merge(0, columns, selection.indices, merge, rows=selection.rows, tower=tower, project=vector.project)
     return {
         "image_embeds": aligned,
         "scores": selection.scores,
         "kept": cast(Tensor, selection.rows)[:-1],
         "rows_hidden": merge @ hidden,
-        "rows": merged.received(features),
+        "rows": merged.merged_rows(features),
         "count": len(selection),
     }

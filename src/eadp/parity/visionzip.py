@@ -11,7 +11,7 @@ from torch import Tensor
 from eadp.core import Selection, TowerAttention, VisualTokens
 from eadp.methods.visionzip import VisionZip
 from eadp.models.anyres import mosaic
-from eadp.models.family import TowerRows
+from eadp.models.vision_call import TowerRows
 from eadp.parity.vectors import GoldenVector
 from eadp.runtime.merge import Merge
 
@@ -74,7 +74,7 @@ def _assigned_targets(selection: Selection, dominant: int) -> Tensor:
 
 def _received_rows(vector: GoldenVector, tokens: VisualTokens, selection: Selection) -> Tensor:
     """Return the rows that the language model receives."""
-    tower = TowerRows(cast(Tensor, tokens.tower), tokens.tower_cls, vector.project)
-    weights = cast(Tensor, selection.merge)
-    merge = Merge(0, torch.arange(len(tokens)), selection.indices, weights, rows=selection.rows, tower=tower)
-    return merge.received(tokens.features)
+    tower, weights = TowerRows(cast(Tensor, tokens.tower), tokens.tower_cls), cast(Tensor, selection.merge)
+    columns = torch.arange(len(tokens))
+    merge = Merge(0, columns, selection.indices, weights, rows=selection.rows, tower=tower, project=vector.project)
+    return merge.merged_rows(tokens.features)

@@ -7,7 +7,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from transformers import (
-    CLIPImageProcessorPil,
     CLIPTextConfig,
     CLIPTextModel,
     CLIPVisionConfig,
@@ -18,8 +17,8 @@ from transformers import (
     LlavaProcessor,
     PreTrainedTokenizerFast,
 )
-from transformers.models.clip.modeling_clip import CLIPEncoderLayer
 
+from eadp.compat import CLIPImageProcessorPil
 from eadp.pocket.text import BOS, CHAT_TEMPLATE, EOS, IMAGE, PAD, SPECIAL
 from eadp.pocket.world.scene import SIDE
 
@@ -121,7 +120,7 @@ def build_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
 
 def _make_last_layer_identity(tower: CLIPVisionModel) -> None:
     """Make the last layer return its input. LLaVA reads the layer before it, so the last one is never trained."""
-    last = cast(CLIPEncoderLayer, tower.encoder.layers[-1])
+    last = cast(Any, tower.encoder.layers[-1])
     for linear in (last.self_attn.out_proj, last.mlp.fc2):
         nn.init.zeros_(linear.weight)
         nn.init.zeros_(linear.bias)

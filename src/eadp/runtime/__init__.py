@@ -1,4 +1,4 @@
-"""Attach and detach: spans → budget → select → compact. Everything that must hold is held here."""
+"""Attach and detach: find the images of a prompt, let a method select tokens, and shorten the prompt accordingly."""
 
 from eadp.runtime.attach import Pruned, attach, detach
 

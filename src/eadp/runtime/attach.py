@@ -1,4 +1,4 @@
-"""One call prunes a stock model; leaving the block gives it back as it was."""
+"""Prune a model by one call, and restore it at the end of the block."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from torch import Tensor, nn
 
+import eadp.runtime.requirements  # noqa: F401 (before anything of transformers)
 from eadp.core import Selection
 from eadp.methods import BeforeMethod, InsideMethod, Method, NoPruning, get_method
 from eadp.methods.base import Newlines, Positions
-from eadp.models import Family, Picture, family_of
+from eadp.models import FamilyAdapter, ImageLayout, adapter_of
 from eadp.runtime.before import BeforeLanguageModel
 from eadp.runtime.choose import BudgetOver, Chooser
 from eadp.runtime.hooks import MARK, Hooks
 from eadp.runtime.inside import InsideLanguageModel
-from eadp.runtime.sight import Sight
+from eadp.runtime.vision_capture import VisionCapture
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Question = str | Callable[[Tensor], str]
 
 GATHERED = {"text", "vision_attention", "tower_rows", "pixels"}
-"""What a method before the language model may need."""
+"""What a method that prunes before the language model may need."""
 
 
 def attach(
@@ -43,45 +44,61 @@ def attach(
     unpad: bool = True,
     **settings: Any,
 ) -> Pruned:
-    """Prune the visual tokens of `model` until the returned object is detached.
+    """Prune the visual tokens of a model until the returned object is detached.
 
         with eadp.attach(model, processor, keep=64) as pruned:
             out = model.generate(**processor(images=image, text=prompt, return_tensors="pt"))
             pruned.last[0]
 
-    model:       a stock transformers model of a known family (`eadp.models.FAMILIES`); `generate` and `forward` stay.
-    processor:   reads the question from the prompt and finds the text guide. None where neither is needed: the method
-                 takes no text, or `guide` and `question` are given.
-    method:      a method's name, or a method. keep, coverage and further settings are the method's, and win over those
-                 that a given method already has. Or two methods, one before the language model and one inside it.
-    keep:        a count (64), or a share of each image's tokens (0.25). An image with no more tokens stays whole.
-    preset:      a named set of the method's settings for this model: "paper" or "published" of EADP.
-    guide:       brings text to the visual tokens; or the checkpoint (name or path) of the encoder to take for it.
-    question:    what the prompt asks, or a function of its ids; default: the text of the last user turn.
-    positions:   "keep" each token's own position and coordinates, or "renumber" without gaps, inside the language model
-                 too. Default: what the model's configuration asks for (`eadp_positions`), else the method's release.
-    budget_over: "image": a budget for each image or clip; "prompt": one over all that a prompt has.
-    newlines:    which newline tokens stay: "none", those of "kept rows", or "all". Default: as the method's release.
-                 They come on top of `keep`; `Selection.tokens_sent` counts them.
-    unpad:       False keeps what LLaVA-NeXT crops away of its padded crops, in the model and in the processor, so that
-                 every crop has all its tokens, as in the releases of EADP and CDPruner.
+    `generate` and `forward` of the model are used as before.
+
+    Args:
+        model: A transformers model of a known family (`eadp.models.FAMILIES`).
+        processor: Reads the question from the prompt, and finds the text guide. It may be None if neither is needed:
+            if the method reads no text, or if `guide` and `question` are given.
+        method: The name of a method, or a method. Or two methods: one that prunes before the language model, and one
+            that prunes inside it.
+        keep: How many tokens of each image stay: a count (64) or a share (0.25). An image with no more tokens stays
+            whole. It overrides the setting of a given method, as do `coverage` and `settings`.
+        coverage: The coverage that the kept tokens must reach, for methods that have this setting.
+        preset: A named set of the method's settings for this model: "paper" or "published" of EADP.
+        guide: Brings text to the visual tokens; or the checkpoint (name or path) of the text encoder to use for it.
+        question: The question of the prompts, or a function that reads it from the ids of a prompt. Default: the text
+            of the last user turn.
+        positions: "keep": kept tokens keep their positions and coordinates. "renumber": positions have no gaps, inside
+            the language model too. Default: what the model's configuration says (`eadp_positions`), or else what the
+            method's release does.
+        budget_over: "image": one budget per image or clip. "prompt": one budget for all images of a prompt.
+        newlines: Which newline tokens stay: "none", those of "kept rows", or "all". Default: as in the method's
+            release. They are not counted in `keep`; `Selection.tokens_sent` counts them.
+        unpad: False keeps the padding that LLaVA-NeXT crops away, in the model and in the processor, so that every crop
+            has all its tokens, as in the releases of EADP and CDPruner.
+        **settings: Further settings of the method.
+
+    Returns:
+        A context manager with the selections of the last prefill.
+
+    Raises:
+        ValueError: If the model or a setting is not supported.
+        TypeError: If a setting is given where it cannot apply.
+        RuntimeError: If the model is already being pruned.
     """
     given = {name: value for name, value in {"keep": keep, "coverage": coverage}.items() if value is not None}
-    family = family_of(model)
-    before, inside = _chain(method, given | settings, preset, family.config.model_type)
+    adapter = adapter_of(model)
+    before, inside = _resolve_methods(method, given | settings, preset, adapter.config.model_type)
     if budget_over not in get_args(BudgetOver):
         raise ValueError(f'budget_over must be "image" or "prompt", got {budget_over!r}')
-    for what, value, known in (("positions", positions, Positions), ("newlines", newlines, Newlines)):
+    for name, value, known in (("positions", positions, Positions), ("newlines", newlines, Newlines)):
         if value is not None and value not in get_args(known):
-            raise ValueError(f"{what} must be one of {', '.join(get_args(known))}, got {value!r}")
+            raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
     if positions is None:
-        positions = getattr(family.config, "eadp_positions", None)
+        positions = getattr(adapter.config, "eadp_positions", None)
     if before is not None and (more := sorted(before.needs - GATHERED)):
         raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
-    if MARK in vars(family.base):
-        raise RuntimeError("this model is pruned already; detach it first")
-    text = _guide(model, processor, guide, before) if before is not None and "text" in before.needs else None
-    return Pruned(model, family, before, inside, text, processor, question, positions, budget_over, newlines, unpad)
+    if MARK in vars(adapter.base):
+        raise RuntimeError("this model is already being pruned; detach it first")
+    text = _resolve_guide(model, processor, guide, before) if before is not None and "text" in before.needs else None
+    return Pruned(model, adapter, before, inside, text, processor, question, positions, budget_over, newlines, unpad)
 
 
 def detach(model: nn.Module) -> None:
@@ -93,18 +110,18 @@ def detach(model: nn.Module) -> None:
     Raises:
         RuntimeError: If the model is not being pruned.
     """
-    pruned = vars(family_of(model).base).get(MARK)
+    pruned = vars(adapter_of(model).base).get(MARK)
     if pruned is None:
         raise RuntimeError("this model is not being pruned: there is nothing to detach")
     pruned.detach()
 
 
-def _chain(
+def _resolve_methods(
     method: str | Method | Sequence[Method], settings: dict[str, Any], preset: str | None, family: str
 ) -> tuple[BeforeMethod | None, InsideMethod | None]:
-    """The method before the language model, and the one inside it."""
+    """Return the method that prunes before the language model, and the one that prunes inside it."""
     if isinstance(method, str | Method):
-        method = _method(method, settings, preset, family)
+        method = _resolve_method(method, settings, preset, family)
         if isinstance(method, InsideMethod):
             return None, method
         if isinstance(method, BeforeMethod):
@@ -122,7 +139,7 @@ def _chain(
     return method[0], method[1]
 
 
-def _method(method: str | Method, settings: dict[str, Any], preset: str | None, family: str) -> Method:
+def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str | None, family: str) -> Method:
     if isinstance(method, str):
         return get_method(method, preset=preset, family=family, **settings)
     if preset is not None:
@@ -130,7 +147,7 @@ def _method(method: str | Method, settings: dict[str, Any], preset: str | None, 
     return method.with_settings(**settings)
 
 
-def _guide(model: nn.Module, processor: Any, guide: Guide | str | None, method: Method) -> Guide:
+def _resolve_guide(model: nn.Module, processor: Any, guide: Guide | str | None, method: Method) -> Guide:
     if guide is not None and not isinstance(guide, str):
         return guide
     if processor is None:
@@ -141,12 +158,19 @@ def _guide(model: nn.Module, processor: Any, guide: Guide | str | None, method: 
 
 
 class Pruned:
-    """A model under pruning. A context manager; `detach` ends it too."""
+    """A model that is being pruned. It is a context manager; `detach` ends the pruning too.
+
+    Attributes:
+        adapter: The adapter of the model.
+        methods: The methods, in the order in which they prune.
+        method: The first of them.
+        guide: The text guide; None where the method reads no text.
+    """
 
     def __init__(
         self,
         model: nn.Module,
-        family: Family,
+        adapter: FamilyAdapter,
         before: BeforeMethod | None,
         inside: InsideMethod | None,
         guide: Guide | None,
@@ -157,53 +181,58 @@ class Pruned:
         newlines: Newlines | None,
         unpad: bool,
     ) -> None:
-        self.family = family
+        self.adapter = adapter
         self.methods = tuple(method for method in (before, inside) if method is not None)
         self.method = self.methods[0]
         self.guide = guide
         self._processor = processor
         self._question = question
-        self._asked: Sequence[str] | str | None = None
+        self._question_override: Sequence[str] | str | None = None
         self._hooks = Hooks()
         if not unpad:
-            family.keep_padding(self._hooks, processor)
-        kind = family.config.model_type
-        chooser = Chooser(before or NoPruning(), guide, budget_over, None if before is None else newlines)
+            adapter.keep_padding(self._hooks, processor)
+        model_type = adapter.config.model_type
+        newlines_before = None if before is None else newlines
+        chooser = Chooser(before or NoPruning(), guide, adapter, budget_over, newlines_before)
         cutting = None
         if inside is not None:
-            cutting = InsideLanguageModel(model, family, inside, chooser, positions, newlines)
-        sight = Sight(model, family, self._question_of, chooser.method)
-        where = positions or chooser.method.positions_for(kind)
-        self._pruning = BeforeLanguageModel(sight, chooser, where, cutting)
+            cutting = InsideLanguageModel(model, adapter, inside, chooser, positions, newlines)
+        capture = VisionCapture(model, adapter, self._question_of, chooser.method)
+        positions_before = positions or chooser.method.positions_for(model_type)
+        self._pruning = BeforeLanguageModel(capture, chooser, positions_before, cutting)
         self._pruning.install(self._hooks)
-        self._hooks.override(family.base, MARK, self)
+        self._hooks.override(adapter.base, MARK, self)
 
     @property
     def last(self) -> list[Selection]:
-        """What the last prefill kept: one `Selection` an image or clip, in the order of the prompts."""
+        """What the last prefill kept: one `Selection` per image or clip, in the order of the prompts."""
         return self._pruning.selections
 
     @property
-    def pictures(self) -> list[Picture]:
-        """The grids and the layout of the images and clips that `last` speaks of."""
-        return self._pruning.pictures
+    def images(self) -> list[ImageLayout]:
+        """Where the tokens of each image or clip in `last` are: grids, crops, newlines."""
+        return [image.layout for image in self._pruning.images]
 
     @property
     def columns(self) -> Tensor | None:
-        """B×L, which columns of the last prefill's prompts stayed; None before the first."""
+        """B×L, which columns of the last prefill's prompts stayed; None before the first prefill."""
         return self._pruning.columns
 
     @contextmanager
-    def asking(self, question: str | Sequence[str]) -> Iterator[Pruned]:
-        """Within the block the prompts ask this, whatever their text is: one question, or one for each prompt."""
-        former, self._asked = self._asked, question
+    def with_question(self, question: str | Sequence[str]) -> Iterator[Pruned]:
+        """Set the question of the prompts within the block, whatever their text is.
+
+        Args:
+            question: One question for all prompts, or one per prompt.
+        """
+        former, self._question_override = self._question_override, question
         try:
             yield self
         finally:
-            self._asked = former
+            self._question_override = former
 
     def detach(self) -> None:
-        """Give the model back as it was. Detaching twice does nothing."""
+        """End the pruning and restore the model. A second call does nothing."""
         self._hooks.undo()
 
     def __enter__(self) -> Pruned:
@@ -213,22 +242,25 @@ class Pruned:
         self.detach()
 
     def _question_of(self, row: int, ids: Tensor | None) -> str:
-        """ids: L, one prompt of the batch without padding."""
-        asked = self._asked if self._asked is not None else self._question
-        if isinstance(asked, str):
-            return asked
-        if isinstance(asked, Sequence):
-            if row >= len(asked):
-                raise ValueError(f"{len(asked)} questions were given, but the batch has more prompts")
-            return asked[row]
+        """The question of one prompt of the batch. ids: L, without padding."""
+        question = self._question_override if self._question_override is not None else self._question
+        if isinstance(question, str):
+            return question
+        if isinstance(question, Sequence):
+            if row >= len(question):
+                raise ValueError(f"{len(question)} questions were given, but the batch has more prompts")
+            return question[row]
         if ids is None:
-            raise ValueError("a prompt given as inputs_embeds has no text: say the question with pruned.asking(…)")
-        if asked is not None:
-            return asked(ids)
+            raise ValueError(
+                "a prompt given as inputs_embeds has no text: set its question with pruned.with_question(…)"
+            )
+        if question is not None:
+            return question(ids)
         if self._processor is None:
             raise ValueError(
-                f"{self.method.name} needs the question: attach with processor= or question=, or use pruned.asking(…)"
+                f"{self.method.name} needs the question: attach with processor= or question=, "
+                "or use pruned.with_question(…)"
             )
         from eadp.models.question import question_of
 
-        return question_of(ids, self._processor, self.family.config)
+        return question_of(ids, self._processor, self.adapter.config)

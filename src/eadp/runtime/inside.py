@@ -1,8 +1,8 @@
 """Pruning inside the language model: its layers pass on fewer tokens than they got.
 
-A prefill is cut at the input of some layers: hidden states, position embeddings, masks, and so what the caches of the
-layers from there on get. Later calls on that cache find layers of unequal length, and get a mask for each, and its own
-positions where tokens are renumbered. Layer 0 always sees everything that comes in.
+A prefill is cut at the input of some layers: hidden states, position embeddings and masks, and so what the layers from
+there on write to the KV cache. Later calls on that cache find layers of different lengths, so each gets its own mask,
+and its own positions where tokens are renumbered. Layer 0 always sees everything that enters.
 """
 
 from __future__ import annotations
@@ -14,155 +14,178 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from eadp.compat import PROCESS_DEEPSTACK
 from eadp.methods.base import Newlines, Positions
 from eadp.methods.inside import InsideMethod, scale_layers
-from eadp.models.family import Family
+from eadp.models.adapter import FamilyAdapter
+from eadp.runtime.cache_map import CacheMap
 from eadp.runtime.choose import Choice, Chooser
 from eadp.runtime.compact import Compaction
 from eadp.runtime.decoder import Decoder
+from eadp.runtime.forward_passes import ContinuationPass, PrefillPass
 from eadp.runtime.hooks import Hooks
-from eadp.runtime.ledger import Ledger
 from eadp.runtime.masks import Mask
-from eadp.runtime.merge import deepstack
-from eadp.runtime.passes import Continuation, Prefill
-from eadp.runtime.probe import AttentionProbe, Heads
-from eadp.runtime.prompted import Prompted
-from eadp.runtime.remaining import Remaining, Rest
-from eadp.runtime.sight import View
+from eadp.runtime.merge import shorten_deepstack
+from eadp.runtime.prefill_inputs import PrefillInputs
+from eadp.runtime.probe import AttentionInputs, AttentionProbe
+from eadp.runtime.remaining_tokens import RemainingImage, RemainingTokens
+from eadp.runtime.vision_capture import PrefillContext
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class InsideLanguageModel:
-    """Cuts the visual tokens between the layers of a language model as long as its hooks are in place."""
+    """Cuts the visual tokens between the layers of a language model, while its hooks are in place."""
 
     def __init__(
         self,
         model: nn.Module,
-        family: Family,
+        adapter: FamilyAdapter,
         method: InsideMethod,
         chooser: Chooser,
         positions: Positions | None = None,
         newlines: Newlines | None = None,
     ) -> None:
-        """positions: of the tokens left after a cut; newlines: which stay. None: as in the method's release."""
+        """Set up the pruning.
+
+        Args:
+            model: The model that the user calls.
+            adapter: Its adapter.
+            method: The method that cuts.
+            chooser: What selects before the language model; it says which images share a budget.
+            positions: What kept tokens do with their positions. None: as in the method's release.
+            newlines: Which newlines stay. None: as in the method's release.
+        """
         self.model = model
-        self.family = family
+        self.adapter = adapter
         self.method = method
         self.chooser = chooser
-        self.positions = positions or method.positions_for(family.config.model_type)
+        self.positions = positions or method.positions_for(adapter.config.model_type)
         self.newlines: Newlines = newlines or method.newlines
-        self.text = cast(Any, family.text_model)
+        self.text = cast(Any, adapter.text_model)
         self.decoder = Decoder(self.text)
         self.layers: list[nn.Module] = list(self.text.layers)[: self.text.config.num_hidden_layers]
-        self._call: Prefill | Continuation | None = None
+        self._pass: PrefillPass | ContinuationPass | None = None
         self._drafts = 0
 
     @property
     def depth(self) -> int:
+        """The number of layers of the language model."""
         return len(self.layers)
 
     def install(self, hooks: Hooks) -> None:
+        """Hook into the model."""
         hooks.before(self.model, self._count_drafts)
-        hooks.before(self.text.rotary_emb, self._turning)
+        hooks.before(self.text.rotary_emb, self._read_positions)
         for index, layer in enumerate(self.layers):
-            hooks.before(layer, partial(self._enter, index))
+            hooks.before(layer, partial(self._enter_layer, index))
         if self.method.attention_from == "previous":
             for index in {*scale_layers(self.method.layers, self.depth)}:
                 attention = self.layers[index - 1].get_submodule("self_attn")
-                AttentionProbe(attention, self._see, partial(self._cuts_at, index)).install(hooks)
-        if hasattr(self.text, "_deepstack_process"):
-            hooks.override(self.text, "_deepstack_process", self._deepstack(self.text._deepstack_process))
+                AttentionProbe(attention, self._read_attention, partial(self._cuts_at, index)).install(hooks)
+        if (add := getattr(self.text, PROCESS_DEEPSTACK, None)) is not None:
+            hooks.override(self.text, PROCESS_DEEPSTACK, self._wrap_deepstack(add))
 
     # Called around the language model as a whole.
 
-    def begin(self, prompted: Prompted, view: View, choice: Choice, plan: Compaction | None) -> None:
-        """A prefill starts. choice: what a method before the language model kept; plan: what that did to columns."""
+    def begin(self, inputs: PrefillInputs, context: PrefillContext, choice: Choice, plan: Compaction | None) -> None:
+        """Begin a prefill.
+
+        Args:
+            inputs: What enters the first layer.
+            context: The images of the prompts.
+            choice: What a method before the language model kept.
+            plan: What that did to the columns; None where it dropped nothing.
+        """
         if self.text.training and getattr(self.text, "gradient_checkpointing", False):
             raise ValueError(
                 f"{self.method.name} cannot cut layers that run a second time for their gradients; "
                 "turn gradient checkpointing off, or prune before the language model"
             )
-        rests = self._remaining(prompted, view, choice, plan)
-        self._call = Prefill(
-            prompted,
-            rests,
-            view.beams,
+        self._pass = PrefillPass(
+            inputs,
+            self._remaining_tokens(inputs, context, choice, plan),
+            context.beams,
             self.method,
             self.positions,
             self.newlines,
             self.decoder,
-            self.family.makes_masks,
+            self.adapter.builds_masks,
         )
 
-    def resume(self, mask: Mask, ledger: Ledger) -> None:
-        """A call without pictures goes on from a cache. mask: over the whole sequence, as if nothing had gone."""
-        self._call = Continuation(self.decoder, mask, ledger) if ledger.deeper else None
+    def resume(self, mask: Mask, cache_map: CacheMap) -> None:
+        """Begin a call without images that continues from a cache. mask: over the whole logical sequence."""
+        self._pass = ContinuationPass(self.decoder, mask, cache_map) if cache_map.deeper else None
 
-    def end(self) -> Prefill | None:
-        """The call is over; the prefill, if it was one."""
-        call, self._call, self._drafts = self._call, None, 0
-        return call if isinstance(call, Prefill) else None
+    def end(self) -> PrefillPass | None:
+        """End the call. Returns the prefill if it was one."""
+        ended, self._pass, self._drafts = self._pass, None, 0
+        return ended if isinstance(ended, PrefillPass) else None
 
-    def _remaining(self, prompted: Prompted, view: View, choice: Choice, plan: Compaction | None) -> list[Remaining]:
+    def _remaining_tokens(
+        self, inputs: PrefillInputs, context: PrefillContext, choice: Choice, plan: Compaction | None
+    ) -> list[RemainingTokens]:
         fill = None if plan is None else plan.fill.cpu()
-        prompt = torch.ones(prompted.embeddings.shape[:2], dtype=torch.bool)
-        if prompted.valid is not None:
-            prompt &= prompted.valid.cpu()
+        is_prompt = torch.ones(inputs.embeddings.shape[:2], dtype=torch.bool)
+        if inputs.valid is not None:
+            is_prompt &= inputs.valid.cpu()
         if self._drafts:
-            prompt[:, -self._drafts :] = False
-        words, groups, selections = prompt.clone(), [], iter(choice.selections)
-        for group in self.chooser.groups(view.placed):
-            groups.append(list[Rest]())
-            for each in group:
-                row = each.row * view.beams
-                columns = each.columns if fill is None else fill[row, each.columns]
-                there = choice.keep[row, each.columns]
-                words[row, columns[there]] = False
-                groups[-1].append(Rest(each, row, columns, there, next(selections).indices.cpu()))
-        return [self._group(rests, prompt[rests[0].row], words[rests[0].row]) for rests in groups]
+            is_prompt[:, -self._drafts :] = False
+        is_text, groups, selections = is_prompt.clone(), [], iter(choice.selections)
+        for group in self.chooser.group_by_budget(context.images):
+            groups.append(list[RemainingImage]())
+            for placed in group:
+                row = placed.row * context.beams
+                columns = placed.columns if fill is None else fill[row, placed.columns]
+                left = choice.keep[row, placed.columns]
+                is_text[row, columns[left]] = False
+                groups[-1].append(RemainingImage(placed, row, columns, left, next(selections).indices.cpu()))
+        return [self._group(images, is_prompt[images[0].row], is_text[images[0].row]) for images in groups]
 
-    def _group(self, rests: list[Rest], prompt: Tensor, words: Tensor) -> Remaining:
-        """prompt: P₀, true for what is no padding; words: for what is no picture either."""
-        tokens = torch.cat([rest.tokens for rest in rests])
-        text = words.nonzero().flatten()
-        behind = text[text > int(tokens.max())]
+    def _group(self, images: list[RemainingImage], is_prompt: Tensor, is_text: Tensor) -> RemainingTokens:
+        """is_prompt: P₀, true for tokens that are no padding; is_text: for those that are in no image either."""
+        tokens = torch.cat([image.token_columns for image in images])
+        text = is_text.nonzero().flatten()
+        after_images = text[text > int(tokens.max())]
         cuts = {cut.layer: cut for cut in self.method.cuts(len(tokens), self.depth)}
-        return Remaining(rests, cuts, tokens, behind if len(behind) else text, int(prompt.nonzero().max()))
+        last = int(is_prompt.nonzero().max())
+        return RemainingTokens(images, cuts, tokens, after_images if len(after_images) else text, last)
 
     def _count_drafts(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Assisted decoding lets the first guesses of its helper follow the prompt in the prefill itself. They are no
-        part of the prompt, and show in how many logits are asked for: its last token's and those of each guess."""
-        asked, cache = kwargs.get("logits_to_keep"), kwargs.get("past_key_values")
-        self._drafts = asked - 1 if isinstance(asked, int) and asked > 1 and cache is not None else 0
+        # In assisted decoding the first drafts follow the prompt in the prefill itself. They are no part of the prompt.
+        # The number of logits shows them: those of the prompt's last token and of each draft are asked for.
+        logits, cache = kwargs.get("logits_to_keep"), kwargs.get("past_key_values")
+        self._drafts = logits - 1 if isinstance(logits, int) and logits > 1 and cache is not None else 0
 
-    def _turning(self, rotary: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The language model turns its first layer by these positions; deeper ones may have others."""
-        if self._call is not None:
-            self._call.ids = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
+    def _read_positions(self, rotary: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note the positions of the first layer; deeper layers may have others."""
+        if self._pass is not None:
+            self._pass.position_ids = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
 
     # The layers.
 
-    def _enter(self, index: int, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-        if self._call is None:
+    def _enter_layer(
+        self, index: int, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        if self._pass is None:
             return None
         states, *others = args
-        states, kwargs = self._call.enter(index, layer, states, kwargs)
+        states, kwargs = self._pass.enter_layer(index, layer, states, kwargs)
         return (states, *others), kwargs
 
     def _cuts_at(self, index: int) -> bool:
-        return isinstance(self._call, Prefill) and self._call.cuts_at(index)
+        return isinstance(self._pass, PrefillPass) and self._pass.cuts_at(index)
 
-    def _see(self, heads: Heads) -> None:
-        if isinstance(self._call, Prefill):
-            self._call.heads = heads
+    def _read_attention(self, inputs: AttentionInputs) -> None:
+        if isinstance(self._pass, PrefillPass):
+            self._pass.attention_inputs = inputs
 
-    def _deepstack(self, stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """What a model adds to its visual tokens after its first layers is cut and merged as they are."""
+    def _wrap_deepstack(self, add: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Shorten and merge what a model adds to its visual tokens after its first layers, as the tokens were."""
 
-        def added(states: Tensor, there: Tensor, rows: Tensor) -> Tensor:
-            for step in self._call.steps if isinstance(self._call, Prefill) else ():
-                there, (rows,) = deepstack(there, [rows], step.merges, step.plan)
-            return stock(states, there, rows)
+        def add_shortened(states: Tensor, is_visual: Tensor, rows: Tensor) -> Tensor:
+            for cut in self._pass.cuts if isinstance(self._pass, PrefillPass) else ():
+                is_visual, (rows,) = shorten_deepstack(is_visual, [rows], cut.merges, cut.plan)
+            return add(states, is_visual, rows)
 
-        return added
+        return add_shortened

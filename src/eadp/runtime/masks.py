@@ -1,7 +1,8 @@
 """Attention masks: from the logical sequence to the physical one.
 
-A mask comes in one of four shapes. None: no padding. 2-D, B×(past + L). 4-D, built beforehand because a static cache
-wants it or because the family attends in both directions within an image. A dict of those by kind of attention layer.
+A mask has one of four forms. None: no padding. 2-D: B×(past + L). 4-D: prepared by the model, because a static cache
+needs it or because the family attends in both directions within an image. A dict: one of those per type of attention
+layer.
 """
 
 from __future__ import annotations
@@ -12,106 +13,119 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache
-from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
-from eadp.runtime.compact import Compaction, hidden, visible, within
-from eadp.runtime.ledger import Ledger
+from eadp.compat import create_layer_mask, mask_width, max_length, query_offset, sliding_layers
+from eadp.runtime.cache_map import CacheMap
+from eadp.runtime.compact import Compaction, hidden_value, limit_to_window, visible_entries
 
 Mask = Tensor | dict[str, Tensor | None] | None
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def flat(mask: Mask) -> Tensor | None:
-    """The mask of the layers that see everything."""
+def full_attention_mask(mask: Mask) -> Tensor | None:
+    """The mask of the layers that attend to the whole sequence."""
     if isinstance(mask, dict):
         if FULL not in mask:
-            raise ValueError(
-                "masks built beforehand for sliding windows alone do not tell the padding; pass a 2-D mask"
-            )
+            raise ValueError("prepared masks for sliding windows alone do not show the padding; pass a 2-D mask")
         mask = mask[FULL]
     if mask is not None and not isinstance(mask, Tensor):
         raise ValueError(f"masks of flex attention cannot be shortened, got {type(mask).__name__}; use sdpa or eager")
     return mask
 
 
-def segment(mask: Mask, length: int) -> Tensor | None:
-    """B×length: which of the tokens of this call are no padding; None where none is.
-
-    The last query of a 4-D mask sees every token before it that is no padding.
-    """
-    mask = flat(mask)
+def valid_columns(mask: Mask, length: int) -> Tensor | None:
+    """B×length, which tokens of this call are no padding; None where none is padding."""
+    mask = full_attention_mask(mask)
     if mask is None:
         return None
-    valid = visible(mask)
-    return valid[:, 0, -1, :length] if mask.ndim == 4 else valid[:, -length:]
+    visible = visible_entries(mask)
+    # The last query of a 4-D mask sees every token before it that is no padding.
+    return visible[:, 0, -1, :length] if mask.ndim == 4 else visible[:, -length:]
 
 
-def settled(mask: Mask, past: Ledger, start: int, rows: int, device: torch.device) -> Tensor | None:
-    """B×start: which physical columns before this call are no padding; None where none is."""
+def valid_past_columns(mask: Mask, past: CacheMap, start: int, rows: int, device: torch.device) -> Tensor | None:
+    """B×start, which physical columns before this call are no padding; None where none is padding."""
     if not start:
         return None
-    mask = flat(mask)
+    mask = full_attention_mask(mask)
     if mask is not None and mask.ndim == 4:
-        raise ValueError("a static cache that already holds something takes no new image; use a dynamic one")
-    return past.physical(None if mask is None else mask[:, : start + past.offset], rows, start, device)
+        raise ValueError("a static cache that is not empty takes no new image; use a dynamic cache")
+    return past.physical_mask(None if mask is None else mask[:, : start + past.offset], rows, start, device)
 
 
-def prefilled(mask: Mask, valid: Tensor | None, plan: Compaction, cache: Cache | None, window: int | None) -> Mask:
-    """The mask of a prefill shortened to P tokens. valid: B×(start + P), which physical columns are no padding."""
-    full = flat(mask)
+def prefill_mask(mask: Mask, valid: Tensor | None, plan: Compaction, cache: Cache | None, window: int | None) -> Mask:
+    """Build the mask of a prefill that was shortened to P tokens.
+
+    Args:
+        mask: The mask of the prefill before.
+        valid: B×(start + P), which physical columns are no padding.
+        plan: Which columns stay.
+        cache: The KV cache.
+        window: The sliding window of the language model, if it has one.
+    """
+    full = full_attention_mask(mask)
     if full is None or full.ndim == 2:
         return valid
-    square = plan.square(full)
-    first = {sliding: layer for layer, sliding in reversed(list(enumerate(cache.is_sliding if cache else ())))}
+    cut = plan.cut_mask(full)
+    first = {sliding: layer for layer, sliding in reversed(list(enumerate(sliding_layers(cache))))}
     if not isinstance(mask, dict):
-        return _widened(square, cache, first.get(False))
+        return _widen(cut, cache, first.get(False))
     shortened: dict[str, Tensor | None] = {}
-    for kind in mask:
-        sliding = kind == SLIDING
+    for layer_type in mask:
+        sliding = layer_type == SLIDING
         if sliding and window is None:
             raise ValueError("the mask is for sliding layers, but the language model's configuration has no window")
-        part = within(square, window) if sliding and window is not None else square
-        shortened[kind] = _widened(part, cache, first.get(sliding))
+        part = limit_to_window(cut, window) if sliding and window is not None else cut
+        shortened[layer_type] = _widen(part, cache, first.get(sliding))
     return shortened
 
 
-def _widened(mask: Tensor, cache: Cache | None, layer: int | None) -> Tensor:
-    """As many columns as this layer of the cache will answer with: static ones answer with all their slots."""
+def _widen(mask: Tensor, cache: Cache | None, layer: int | None) -> Tensor:
+    """Add hidden columns for the keys that this layer of the cache returns: a static one returns all its slots."""
     if cache is None or layer is None:
         return mask
     length = mask.shape[-1]
-    width, _ = cache.get_mask_sizes(length, layer)
-    return F.pad(mask, (0, width - length), value=hidden(mask.dtype))
+    return F.pad(mask, (0, mask_width(cache, length, layer) - length), value=hidden_value(mask.dtype))
 
 
-def kind_of(config: Any, layer: int) -> str:
-    """What a layer of the language model sees: everything, or the last few tokens."""
-    kinds = getattr(config, "layer_types", None)
-    return kinds[layer] if kinds else FULL
+def attention_type(config: Any, layer: int) -> str:
+    """Whether a layer of the language model attends to the whole sequence or to a sliding window."""
+    layer_types = getattr(config, "layer_types", None)
+    return layer_types[layer] if layer_types else FULL
 
 
-def gathered(mask: Tensor, plan: Compaction, config: Any, cache: Cache | None, layer: int) -> Tensor:
-    """The mask of one layer for the P tokens that are left of a prefill. mask: 4-D, of layers that see everything."""
-    square = plan.square(mask)
-    if kind_of(config, layer) == SLIDING:
-        square = within(square, config.sliding_window)
-    return _widened(square, cache, layer)
+def cut_layer_mask(mask: Tensor, plan: Compaction, config: Any, cache: Cache | None, layer: int) -> Tensor:
+    """The mask of one layer for the P tokens that are left of a prefill. mask: 4-D, for the whole sequence."""
+    cut = plan.cut_mask(mask)
+    if attention_type(config, layer) == SLIDING:
+        cut = limit_to_window(cut, config.sliding_window)
+    return _widen(cut, cache, layer)
 
 
-def causal(states: Tensor, valid: Tensor | None, config: Any, cache: Cache | None, layer: int) -> Any:
-    """The stock mask of one layer, by what this layer of the cache holds. valid: B×(held + P), false for padding."""
-    make = create_sliding_window_causal_mask if kind_of(config, layer) == SLIDING else create_causal_mask
-    return make(config=config, inputs_embeds=states, attention_mask=valid, past_key_values=cache, layer_idx=layer)
+def causal_layer_mask(states: Tensor, valid: Tensor | None, config: Any, cache: Cache | None, layer: int) -> Any:
+    """The mask that transformers builds for one layer, given what this layer of the cache holds.
+
+    Args:
+        states: B×P×d, the states at the input of the layer.
+        valid: B×(held + P), false for padding.
+        config: The configuration of the language model.
+        cache: The KV cache.
+        layer: The layer.
+    """
+    is_sliding = attention_type(config, layer) == SLIDING
+    return create_layer_mask(config, states, valid, cache, layer, sliding=is_sliding)
 
 
-def continued(mask: Mask, ledger: Ledger, cache: Any, rows: int, length: int, device: torch.device) -> Mask:
+def continuation_mask(
+    mask: Mask, cache_map: CacheMap, cache: Any, rows: int, length: int, device: torch.device
+) -> Mask:
     """The mask of a call that adds `length` tokens to a pruned cache."""
     if isinstance(mask, dict) or (mask is not None and mask.ndim == 4):
         if rows > 1 and length > 1:
             raise ValueError(
-                "several prompts at once cannot go on from a pruned static cache; use a dynamic cache, or one prompt"
+                "several prompts at once cannot continue from a pruned static cache; use a dynamic cache, or one prompt"
             )
         # It was built from the physical length, but with the padding at logical columns.
-        return ledger.physical(None, rows, cache.get_max_length(), device) if ledger.padded else mask
-    return ledger.physical(mask, rows, cache.get_query_offset() + length, device)
+        return cache_map.physical_mask(None, rows, max_length(cache), device) if cache_map.padded else mask
+    return cache_map.physical_mask(mask, rows, query_offset(cache) + length, device)

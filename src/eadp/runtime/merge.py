@@ -1,31 +1,37 @@
-"""Kept tokens that absorb others: new row k = Σ_j weights[k, j] · row j, and Σ_e weights[k, N + e] · extra e.
+"""Kept tokens that absorb others: new row k = Σ_j weights[k, j] · row j + Σ_e weights[k, N + e] · extra row e.
 
-What is summed are rows as the language model would receive them, or rows of the vision tower, which the model's own
+The sums are over rows as the language model would receive them, or over rows of the vision tower, which the model's own
 projector takes afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from eadp.methods.base import Positions
-from eadp.models.family import TowerRows
+from eadp.models.vision_call import TowerRows
 from eadp.runtime.compact import Compaction
 
 
 @dataclass(frozen=True)
 class Merge:
-    """In one row of the batch: the N columns of a picture's tokens, the K that the new rows fill, and K×N weights.
+    """The K merged rows of one image (or of images that share a budget) in one row of the batch.
 
-    extra: E×d, tokens without a column, where the weights are K×(N + E). deepstack: E×d, their rows in each layer that
-    has some; none where they have nothing to add there.
-    rows:  K, which token each new row stands for, in the language model's order, −1 for none; None: row k fills
-           kept[k].
-    tower: the tokens before the projector, where they are merged there. Weights beyond N are then for its CLS rows.
+    Attributes:
+        row: The row of the batch.
+        columns: The N columns of the image's tokens.
+        kept: The K columns that the merged rows fill.
+        weights: K×N, or K×(N + E) where E extra rows take part.
+        extra: E×d, rows without a column.
+        deepstack: E×d for each DeepStack layer: the extra rows there. Empty: they add nothing there.
+        rows: K, the token that each merged row stands for, in the language model's order, or −1. None: row k fills
+            kept[k].
+        tower: The tokens before the projector, if they are merged there. The extra rows are then its CLS rows.
+        project: The model's projector, K×w → K×d; with `tower` only.
     """
 
     row: int
@@ -36,10 +42,15 @@ class Merge:
     deepstack: Sequence[Tensor] = ()
     rows: Tensor | None = None
     tower: TowerRows | None = None
+    project: Callable[[Tensor], Tensor] | None = None
 
-    def placed(self, positions: Positions) -> Merge:
-        """With `kept` in the order of the rows. Renumbered, they fill the columns from left to right. Where positions
-        stay, a row takes the column of the token that it stands for, and one that stands for none what is left."""
+    def with_columns(self, positions: Positions) -> Merge:
+        """Return the merge with `kept` in the order of its rows.
+
+        Args:
+            positions: "renumber": the rows fill the columns from left to right. "keep": a row takes the column of the
+                token that it stands for, and a row that stands for none takes a column that is left.
+        """
         if self.rows is None:
             return self
         columns = self.kept.sort().values
@@ -50,8 +61,16 @@ class Merge:
             columns[own], columns[~own] = self.columns[self.rows[own]], free
         return replace(self, kept=columns)
 
-    def onto(self, rows: Tensor, extra: Tensor | None = None) -> Tensor:
-        """The K new rows from the N old ones (and the E extra ones)."""
+    def mix(self, rows: Tensor, extra: Tensor | None = None) -> Tensor:
+        """Compute the weighted sums.
+
+        Args:
+            rows: N×d.
+            extra: E×d. None: the extra rows count as zero.
+
+        Returns:
+            K×d.
+        """
         weights = self.weights.to(rows)
         if weights.shape[1] == len(rows):
             return weights @ rows
@@ -59,53 +78,68 @@ class Merge:
             return weights[:, : len(rows)] @ rows
         return weights @ torch.cat([rows, extra.to(rows)])
 
-    def received(self, rows: Tensor) -> Tensor:
-        """K×d, what the language model gets in place of its N rows. A token that absorbs nothing is as it was, bit for
-        bit; before the projector, only the others are projected."""
-        if self.tower is None:
-            return self.onto(rows, self.extra)
+    def merged_rows(self, rows: Tensor) -> Tensor:
+        """Compute the rows that the language model gets.
+
+        A token that absorbs nothing keeps its row, bit for bit. Before the projector, only the others are projected.
+
+        Args:
+            rows: N×d, the rows that it would get without merging.
+
+        Returns:
+            K×d.
+        """
+        if self.tower is None or self.project is None:
+            return self.mix(rows, self.extra)
         weights = self.weights.float().to(self.tower.rows.device)
-        own = weights[:, : len(rows)].max(1)
-        mixed = (own.values != 1) | ((weights != 0).sum(1) != 1)
-        received = rows[own.indices.to(rows.device)]
-        if bool(mixed.any()):
+        largest = weights[:, : len(rows)].max(1)
+        is_mixed = (largest.values != 1) | ((weights != 0).sum(1) != 1)
+        merged = rows[largest.indices.to(rows.device)]
+        if bool(is_mixed.any()):
             sources = self.tower.rows if self.tower.cls is None else torch.cat([self.tower.rows, self.tower.cls])
-            mixtures = weights[mixed] @ sources[: weights.shape[1]].float()
-            received[mixed.to(rows.device)] = self.tower.project(mixtures.to(sources.dtype)).to(rows)
-        return received
+            mixtures = weights[is_mixed] @ sources[: weights.shape[1]].float()
+            merged[is_mixed.to(rows.device)] = self.project(mixtures.to(sources.dtype)).to(rows)
+        return merged
 
 
-def merged(hidden: Tensor, merges: list[Merge]) -> Tensor:
-    """B×L×d with the new rows in place of the kept ones."""
+def apply_merges(hidden: Tensor, merges: list[Merge]) -> Tensor:
+    """Replace the rows of the kept columns by merged rows: B×L×d → B×L×d."""
     if not merges:
         return hidden
     hidden = hidden.clone()
     for merge in merges:
         rows = hidden[merge.row, merge.columns.to(hidden.device)]
-        hidden[merge.row, merge.kept.to(hidden.device)] = merge.received(rows)
+        hidden[merge.row, merge.kept.to(hidden.device)] = merge.merged_rows(rows)
     return hidden
 
 
-def deepstack(
-    there: Tensor, layers: list[Tensor], merges: list[Merge], plan: Compaction
+def shorten_deepstack(
+    is_visual: Tensor, layers: list[Tensor], merges: list[Merge], plan: Compaction
 ) -> tuple[Tensor, list[Tensor]]:
-    """What a model adds to its visual tokens again in its first layers, for the tokens that stay.
+    """Shorten the features that a model adds to its visual tokens again in its first layers.
 
-    there: B×L, where the visual tokens are. layers: each V×d, one row for each of them, row by row of the batch.
+    Args:
+        is_visual: B×L, true for the visual tokens.
+        layers: V×d for each layer: one row per visual token, row by row of the batch.
+        merges: The merged rows.
+        plan: Which columns stay.
+
+    Returns:
+        `is_visual` and `layers` for the columns that stay.
     """
-    number = there.flatten().cumsum(0).view_as(there) - 1
-    stayed = plan.columns(there)
+    number = is_visual.flatten().cumsum(0).view_as(is_visual) - 1
+    still_visual = plan.take_columns(is_visual)
     if plan.valid is not None:
-        stayed = stayed & plan.valid.to(there.device)
-    left = plan.columns(number)[stayed]
+        still_visual = still_visual & plan.valid.to(is_visual.device)
+    left = plan.take_columns(number)[still_visual]
     shortened = []
     for index, layer in enumerate(layers):
         if merges:
             layer = layer.clone()
             for merge in merges:
-                source = number[merge.row, merge.columns.to(there.device)].to(layer.device)
-                target = number[merge.row, merge.kept.to(there.device)].to(layer.device)
+                source = number[merge.row, merge.columns.to(is_visual.device)].to(layer.device)
+                target = number[merge.row, merge.kept.to(is_visual.device)].to(layer.device)
                 extra = merge.deepstack[index] if merge.deepstack else None
-                layer[target] = merge.onto(layer[source], extra)
+                layer[target] = merge.mix(layer[source], extra)
         shortened.append(layer[left.to(layer.device)])
-    return stayed, shortened
+    return still_visual, shortened

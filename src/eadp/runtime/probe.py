@@ -1,14 +1,12 @@
-"""Attention rows of one module, whatever attention implementation runs it.
+"""Attention rows of one module, with any attention implementation.
 
-sdpa and flash attention never form the attention matrix, and asking for it would change what runs. A probe only looks
-at the queries and keys on their way into the stock attention function, which then does its work as always: outputs stay
-the same bit for bit. Of the matrix just the rows that someone wants are computed.
+sdpa and flash attention never compute the attention matrix, and asking for it would change what runs. A probe only
+reads the queries and keys that enter the attention function, which then runs as always: outputs stay the same bit for
+bit. Of the matrix, only the rows that someone needs are computed.
 """
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,22 +14,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 
-from eadp.runtime.compact import visible
+from eadp.compat import (
+    attention_function,
+    attention_implementation,
+    attention_registry,
+    cached_keys_and_values,
+    config_with_attention,
+)
+from eadp.runtime.compact import visible_entries
 from eadp.runtime.hooks import Hooks
 
 CHUNK = 256
-"""Rows of attention that are held at once where all are summed."""
+"""How many rows of attention are held at once where all are summed."""
 
 
 @dataclass(frozen=True)
-class Heads:
-    """What one attention call goes by. H query heads share h key heads.
+class AttentionInputs:
+    """The inputs of one attention call. H query heads share h key heads.
 
-    query: B×H×Q×d, key: B×h×K×d, both after RoPE. Q < K where earlier keys come from a cache.
-    mask:  as the attention function gets it: None, B×K, or B×1×Q×K, of bools or additive.
-    causal, window, softcap: what the function adds to the mask by itself, where the mask is not 4-D.
+    Attributes:
+        query: B×H×Q×d, after RoPE.
+        key: B×h×K×d, after RoPE. K > Q where earlier keys come from a cache.
+        scaling: The factor of the logits.
+        mask: The mask of the attention function: None, B×K, or B×1×Q×K, boolean or additive.
+        causal: Whether the function applies a causal mask itself, where the mask is not 4-D.
+        window: The sliding window that the function applies itself, where the mask is not 4-D.
+        softcap: The soft cap of the logits.
     """
 
     query: Tensor
@@ -43,160 +53,180 @@ class Heads:
     softcap: float | None = None
 
     def rows(self, queries: Tensor) -> Tensor:
-        """B×H×R×K, softmax over the keys for some of the queries, in float32. queries: R, or B×R."""
+        """Compute rows of the attention matrix in float32.
+
+        Args:
+            queries: R or B×R, the queries.
+
+        Returns:
+            B×H×R×K, softmax over the keys.
+        """
         batch, heads, _, width = self.query.shape
         queries = queries.to(self.query.device).expand(batch, -1)
-        asked = self.query.gather(2, queries[:, None, :, None].expand(-1, heads, -1, width)).float()
-        grouped = asked.unflatten(1, (self.key.shape[1], -1))
+        selected = self.query.gather(2, queries[:, None, :, None].expand(-1, heads, -1, width)).float()
+        grouped = selected.unflatten(1, (self.key.shape[1], -1))
         logits = (grouped @ self.key.float()[:, :, None].mT).flatten(1, 2) * self.scaling
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         hidden = torch.finfo(logits.dtype).min
-        return logits.masked_fill(~self._sees(queries), hidden).softmax(-1)
+        return logits.masked_fill(~self._is_visible(queries), hidden).softmax(-1)
 
     def received(self) -> Tensor:
-        """B×K, the attention that each key gets: the mean over heads and queries."""
+        """B×K, the attention that each key receives: the mean over heads and queries."""
         total = self.query.shape[2]
         chunks = torch.arange(total, device=self.query.device).split(CHUNK)
         sums = torch.stack([self.rows(chunk).sum(2) for chunk in chunks]).sum(0)
         return sums.mean(1) / total
 
-    def full_width(self) -> Heads:
-        """The same with all heads side by side as one. As many key heads as query heads."""
+    def as_one_head(self) -> AttentionInputs:
+        """The same call with all heads concatenated to one. It needs as many key heads as query heads."""
         query, key = (each.transpose(1, 2).flatten(2)[:, None] for each in (self.query, self.key))
         return replace(self, query=query, key=key, scaling=query.shape[-1] ** -0.5)
 
-    def _sees(self, queries: Tensor) -> Tensor:
-        """B×1×R×K, true where a query sees a key. queries: B×R."""
-        keys = self.key.shape[2]
-        if self.mask is not None and self.mask.ndim == 4:
-            mask = visible(self.mask[..., :keys]).to(queries.device)
-            mask = mask.expand(len(queries), -1, -1, -1)
-            return mask.gather(2, queries[:, None, :, None].expand(-1, mask.shape[1], -1, keys))
-        columns = torch.arange(keys, device=queries.device)
-        places = (queries + keys - self.query.shape[2])[:, None, :, None]
-        sees = torch.ones(*queries.shape, keys, dtype=torch.bool, device=queries.device)[:, None]
-        if self.causal:
-            sees = sees & (columns <= places)
-        if self.window is not None:
-            sees = sees & (columns > places - self.window)
-        if self.mask is not None:
-            sees = sees & visible(self.mask[:, None, None, :keys]).to(queries.device)
-        return sees
-
-    def of(self, row: int) -> Heads:
-        """Those of one row of the batch."""
+    def for_row(self, row: int) -> AttentionInputs:
+        """The inputs of one row of the batch."""
         mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[row : row + 1]
         return replace(self, query=self.query[row : row + 1], key=self.key[row : row + 1], mask=mask)
 
-    def segments(self, bounds: Tensor) -> list[Heads]:
-        """One call over several sequences side by side, cut into one for each. bounds: where they begin and end."""
+    def split(self, bounds: Tensor) -> list[AttentionInputs]:
+        """Split a packed call over several sequences. bounds: where each of them begins, and where the last ends."""
         lengths = bounds.diff().tolist()
         parts = zip(self.query.split(lengths, 2), self.key.split(lengths, 2), strict=True)
         return [replace(self, query=query, key=key) for query, key in parts]
 
+    def _is_visible(self, queries: Tensor) -> Tensor:
+        """B×1×R×K, true where a query sees a key. queries: B×R."""
+        keys = self.key.shape[2]
+        if self.mask is not None and self.mask.ndim == 4:
+            mask = visible_entries(self.mask[..., :keys]).to(queries.device)
+            mask = mask.expand(len(queries), -1, -1, -1)
+            return mask.gather(2, queries[:, None, :, None].expand(-1, mask.shape[1], -1, keys))
+        columns = torch.arange(keys, device=queries.device)
+        places = (queries + keys - self.query.shape[2])[:, None, :, None]
+        visible = torch.ones(*queries.shape, keys, dtype=torch.bool, device=queries.device)[:, None]
+        if self.causal:
+            visible = visible & (columns <= places)
+        if self.window is not None:
+            visible = visible & (columns > places - self.window)
+        if self.mask is not None:
+            visible = visible & visible_entries(self.mask[:, None, None, :keys]).to(queries.device)
+        return visible
+
 
 class AttentionProbe:
-    """Shows `see` the heads of every call of one attention module, while its hooks are in place.
+    """Reports the inputs of every call of one attention module, while its hooks are in place.
 
-    Attention modules look up their attention function by a name in their configuration. For the time of a call the
-    module gets a copy of its configuration with a name of ours, under which a function is found that shows the heads
-    and hands over to the stock one. Between calls nothing is changed. A packed call (Qwen's towers under flash
-    attention) is shown sequence by sequence, as the other implementations call it.
+    Attention modules look up their attention function by a name in their configuration. During a call, the module gets
+    a copy of its configuration with another name, under which it finds a function that reports the inputs and then
+    calls the original one. Between calls nothing is changed. A packed call (Qwen's towers under flash attention) is
+    reported sequence by sequence, as the other implementations call it.
     """
 
     def __init__(
-        self, attention: nn.Module, see: Callable[[Heads], None], when: Callable[[], bool] = lambda: True
+        self,
+        attention: nn.Module,
+        report: Callable[[AttentionInputs], None],
+        is_active: Callable[[], bool] = lambda: True,
     ) -> None:
+        """Set up the probe.
+
+        Args:
+            attention: The attention module.
+            report: Called with the inputs of each call.
+            is_active: Whether to report the present call.
+        """
         self.attention = attention
-        self.see = see
-        self.when = when
-        self._names = inspect.unwrap(type(attention).forward).__globals__
-        self._leave_again: Callable[[], None] | None = None
+        self.report = report
+        self.is_active = is_active
+        self._restore: Callable[[], None] | None = None
 
     def install(self, hooks: Hooks) -> None:
+        """Hook into the module."""
         hooks.before(self.attention, self._enter)
         hooks.after(self.attention, self._leave)
 
     def _enter(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.when():
+        if not self.is_active():
             return
         config: Any = attention.config
-        interface: AttentionInterface = self._names["ALL_ATTENTION_FUNCTIONS"]
-        stock = interface.get_interface(config._attn_implementation, self._names["eager_attention_forward"])
-        # The stock name stays in it: modules ask whether it has "flash" in it.
-        name = f"eadp_{id(self)}_{config._attn_implementation}"
-        probed = copy.copy(config)
-        # Not by the property, which would rename the sub-configurations that the copy shares.
-        probed._attn_implementation_internal = name
+        registry, original = attention_registry(attention), attention_function(attention)
+        # The new name contains the original one: modules test whether it contains "flash".
+        name = f"eadp_{id(self)}_{attention_implementation(config)}"
+        probed = config_with_attention(config, name)
 
         def attend(
             module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **settings: Any
         ) -> Any:
-            for heads in _heads(module, query, key, attention_mask, settings):
-                self.see(heads)
+            for inputs in _read_inputs(module, query, key, attention_mask, settings):
+                self.report(inputs)
             # Flash attention reads the name again.
             attention.config = config
             try:
-                return stock(module, query, key, value, attention_mask, **settings)
+                return original(module, query, key, value, attention_mask, **settings)
             finally:
                 attention.config = probed
 
-        def leave() -> None:
+        def restore() -> None:
             attention.config = config
-            del interface[name]
+            del registry[name]
 
-        interface[name] = attend
+        registry[name] = attend
         attention.config = probed
-        self._leave_again = leave
+        self._restore = restore
 
     def _leave(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self._leave_again is not None:
-            self._leave_again()
-            self._leave_again = None
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
 
 
-def ahead(layer: nn.Module, states: Tensor, settings: dict[str, Any]) -> Heads:
-    """The heads by which a decoder layer would attend: it is run up to there and no further, and its cache stays."""
-    seen: list[Heads] = []
+def peek_attention(layer: nn.Module, states: Tensor, settings: dict[str, Any]) -> AttentionInputs:
+    """Read the attention inputs of a decoder layer without running it any further, and without writing its cache.
 
-    def stop(heads: Heads) -> None:
-        seen.append(heads)
-        raise _Seen
+    Args:
+        layer: The decoder layer.
+        states: B×P×d, its input.
+        settings: The other arguments of its forward.
+    """
+    found: list[AttentionInputs] = []
+
+    def stop(inputs: AttentionInputs) -> None:
+        found.append(inputs)
+        raise _ReachedAttention
 
     hooks = Hooks()
     AttentionProbe(layer.get_submodule("self_attn"), stop).install(hooks)
     cache = settings.get("past_key_values")
     try:
-        layer.forward(states, **{**settings, "past_key_values": None if cache is None else _Unwritten(cache)})
-    except _Seen:
+        layer.forward(states, **{**settings, "past_key_values": None if cache is None else _ReadOnlyCache(cache)})
+    except _ReachedAttention:
         pass
     finally:
         hooks.undo()
-    return seen[0]
+    return found[0]
 
 
-class _Seen(Exception):
-    """The layer came to its attention."""
+class _ReachedAttention(Exception):
+    """Ends the forward of a layer at its attention."""
 
 
-class _Unwritten:
+class _ReadOnlyCache:
     """Answers like a cache to which the new keys were added, without adding them."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        layer: Any = self._cache.layers[layer_idx]
-        if not layer.is_initialized or layer.get_seq_length() == 0:
+        held = cached_keys_and_values(self._cache, layer_idx)
+        if held is None:
             return keys, values
-        return torch.cat([layer.keys, keys], dim=2), torch.cat([layer.values, values], dim=2)
+        return torch.cat([held[0], keys], dim=2), torch.cat([held[1], values], dim=2)
 
 
 @contextmanager
-def watching(attention: nn.Module) -> Iterator[list[Heads]]:
-    """The heads of every call of an attention module within the block."""
-    hooks, calls = Hooks(), list[Heads]()
+def record_attention_inputs(attention: nn.Module) -> Iterator[list[AttentionInputs]]:
+    """Record the inputs of every call of an attention module within the block."""
+    hooks, calls = Hooks(), list[AttentionInputs]()
     AttentionProbe(attention, calls.append).install(hooks)
     try:
         yield calls
@@ -204,11 +234,11 @@ def watching(attention: nn.Module) -> Iterator[list[Heads]]:
         hooks.undo()
 
 
-def _heads(module: Any, query: Tensor, key: Tensor, mask: Any, settings: dict[str, Any]) -> list[Heads]:
+def _read_inputs(module: Any, query: Tensor, key: Tensor, mask: Any, settings: dict[str, Any]) -> list[AttentionInputs]:
     if mask is not None and not isinstance(mask, Tensor):
         raise ValueError(f"masks of flex attention cannot be read, got {type(mask).__name__}; use sdpa, flash or eager")
     scaling, causal = settings.get("scaling"), settings.get("is_causal")
-    heads = Heads(
+    inputs = AttentionInputs(
         query.detach(),
         key.detach(),
         query.shape[-1] ** -0.5 if scaling is None else scaling,
@@ -218,4 +248,4 @@ def _heads(module: Any, query: Tensor, key: Tensor, mask: Any, settings: dict[st
         settings.get("softcap"),
     )
     bounds = settings.get("cu_seq_lens_q")
-    return [heads] if bounds is None else heads.segments(bounds)
+    return [inputs] if bounds is None else inputs.split(bounds)

@@ -1,4 +1,4 @@
-"""Which sign a guide needs: do its maps rise where the named thing is, or everywhere else?"""
+"""Which sign a guide needs: are its maps high where the named object is, or everywhere else?"""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
 SIGNS = (+1, -1)
 ENOUGH_IMAGES = 8
-"""With fewer, resampling them says nothing about the next one."""
+"""With fewer images, resampling them says nothing about further ones."""
 
 
 @dataclass(frozen=True)
 class Localisation:
-    """How well maps find the boxes, for one image or averaged over several.
+    """How well maps locate the boxes, for one image or averaged over several.
 
-    auc:   chance that a cell inside scores higher than one outside: 1 finds, 0.5 guesses, 0 avoids.
-    ratio: mean of the map (min-max to [0, 1]) inside the boxes over its mean outside.
-    Each by the map: "global" from the pooled text, "dense" from the words that the entropy filter keeps.
+    Both have one entry per map: "global" from the pooled text, "dense" from the words that the entropy filter keeps.
+
+    Attributes:
+        auc: The probability that a cell inside scores higher than one outside: 1 is perfect, 0.5 is chance, 0 is
+            inverted.
+        ratio: The mean of the map (min-max normalised to [0, 1]) inside the boxes over its mean outside.
     """
 
     auc: dict[str, float]
@@ -39,19 +42,22 @@ class Localisation:
 
     @property
     def quality(self) -> float:
-        """Mean AUC of the maps."""
+        """The mean AUC of the maps."""
         return sum(self.auc.values()) / len(self.auc)
 
 
 @dataclass(frozen=True)
 class SignReport:
-    """What `diagnose_sign` found.
+    """The result of `diagnose_sign`.
 
-    by_sign:  +1 and −1, how well the maps localise with it, on average over the images.
-    sign:     the one that localises better.
-    margin:   by how much mean AUC; interval: 95 %, resampling the images.
-    agreement: share of the resamples in which the same sign wins.
-    guide_sign: what the guide has now, where there is one.
+    Attributes:
+        images: The number of images.
+        by_sign: For +1 and −1, how well the maps locate the boxes, on average over the images.
+        sign: The sign that locates them better.
+        margin: By how much its mean AUC is higher.
+        interval: The 95 % interval of the margin, from resampling the images.
+        agreement: The share of the resamples in which the same sign is better.
+        guide_sign: The sign that the guide has now, if there is a guide.
     """
 
     images: int
@@ -64,6 +70,7 @@ class SignReport:
 
     @property
     def sure(self) -> bool:
+        """Whether there are enough images, and the interval excludes 0."""
         return self.images >= ENOUGH_IMAGES and self.interval[0] > 0
 
     def __str__(self) -> str:
@@ -77,7 +84,7 @@ class SignReport:
         elif self.images < ENOUGH_IMAGES:
             verdict = f"not sure: give at least {ENOUGH_IMAGES} images"
         else:
-            verdict = "not sure: the interval holds 0, give more images"
+            verdict = "not sure: the interval contains 0, give more images"
         lines.append(
             f"use sign {self.sign:+d}: AUC better by {self.margin:.3f} (95 %: {low:+.3f} to {high:+.3f}) over "
             f"{self.images} image{'s' * (self.images != 1)}, {verdict}"
@@ -97,15 +104,21 @@ def diagnose_sign(
     prompt: Callable[[str], str] | None = None,
     q: float = 0.5,
 ) -> SignReport:
-    """Measure on images in which things are boxed which sign of the guide localises them better.
+    """Measure which sign of the guide locates named objects better, on images with boxes around them.
 
         print(eadp.diagnose_sign(model, processor, [(image, "the red cup", [(0.1, 0.2, 0.4, 0.5)]), …]))
 
-    images_with_boxes: for each image what is asked for, and the boxes around it: (top, left, bottom, right) as shares
-                       of the image's height and width.
-    guide:  as in `attach`; by default the model's own.
-    prompt: makes the model's prompt, image placeholder included, from the phrase; by default the chat template does.
-    q:      share of the words that the entropy filter keeps.
+    Args:
+        model: A model as `attach` takes it.
+        processor: Its processor.
+        images_with_boxes: For each image, the phrase that names the object, and the boxes around it: (top, left,
+            bottom, right) as shares of the image's height and width.
+        guide: As in `attach`; by default the model's own.
+        prompt: Writes the prompt for a phrase, with its image placeholder; by default the chat template does.
+        q: The share of the words that the entropy filter keeps.
+
+    Raises:
+        ValueError: If there are no images, or an image or a box does not fit.
     """
     from eadp.runtime import attach
 
@@ -113,30 +126,30 @@ def diagnose_sign(
     pairs = []
     with torch.no_grad(), attach(model, processor, method=recorder, guide=guide) as pruned:
         for image, phrase, boxes in images_with_boxes:
-            recorder.seen.clear()
+            recorder.recorded.clear()
             inputs = processor(images=[image], text=_prompt(processor, phrase, prompt), return_tensors="pt")
-            with pruned.asking(phrase):
+            with pruned.with_question(phrase):
                 model(**inputs.to(model.device, model.dtype))
-            [(text, tokens)] = recorder.seen
+            [(text, tokens)] = recorder.recorded
             _check_registration(processor, image, tokens)
             plus, minus = (localise(text, tokens, boxes, sign, q) for sign in SIGNS)
             pairs.append((plus, minus))
     if not pairs:
-        raise ValueError("there are no images: give some, each with what is asked for and the boxes around it")
+        raise ValueError("there are no images: give some, each with a phrase and the boxes around what it names")
     return replace(report_of(pairs), guide_sign=text.sign)
 
 
 @dataclass(frozen=True)
 class _Recorder(BeforeMethod):
-    """Looks at what a method is given, and keeps one token so that the language model has little to do."""
+    """Records what a method is given, and keeps one token so that the language model has little to do."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
 
-    seen: list[tuple[TextGuide, VisualTokens]] = field(default_factory=list)
+    recorded: list[tuple[TextGuide, VisualTokens]] = field(default_factory=list)
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        assert text is not None  # `needs` says so to the runtime.
-        self.seen.append((text, tokens))
+        assert text is not None  # The runtime gives a text to methods that need one.
+        self.recorded.append((text, tokens))
         return Selection(torch.zeros(1, dtype=torch.long), len(tokens), "recorder")
 
 
@@ -150,21 +163,28 @@ def _prompt(processor: Any, phrase: str, prompt: Callable[[str], str] | None) ->
 
 
 def _check_registration(processor: Any, image: Image, tokens: VisualTokens) -> None:
-    """A processor that crops or pads to a square moves the image under its boxes."""
+    """Refuse images that the processor crops or pads to a square, which would move them under their boxes."""
     options = getattr(processor, "image_processor", None)
     squares = getattr(options, "do_center_crop", False) or getattr(options, "do_pad", False)
     [(rows, columns), *crops] = tokens.grids
     if squares and not crops and rows == columns and image.width != image.height:
         raise ValueError(
             f"the processor makes a square of the {image.width}×{image.height} image by cropping or padding, so that "
-            "boxes as shares of it would be off: give square images"
+            "boxes as shares of it would be wrong: give square images"
         )
 
 
 def localise(text: TextGuide, tokens: VisualTokens, boxes: Sequence[Box], sign: int, q: float = 0.5) -> Localisation:
-    """How well the maps of one image find the boxes with this sign, whatever sign the guide has.
+    """Measure how well the maps of one image locate the boxes with a given sign.
 
-    Of an image with crops only block 0 counts, the whole image. Boxes: see `diagnose_sign`.
+    Of an image with crops only block 0 counts, the whole image.
+
+    Args:
+        text: The question. Its own sign is not used.
+        tokens: The tokens of the image.
+        boxes: The boxes, as in `diagnose_sign`.
+        sign: The sign to measure, +1 or −1.
+        q: The share of the words that the entropy filter keeps.
     """
     if tokens.aligned is None:
         raise ValueError("tokens.aligned is missing: a sign can only be measured in a space shared with text")
@@ -192,7 +212,13 @@ def _cells_in_boxes(grid: Grid, boxes: Sequence[Box]) -> Tensor:
 
 
 def report_of(pairs: Sequence[tuple[Localisation, Localisation]], resamples: int = 2000, seed: int = 0) -> SignReport:
-    """The verdict over images, each measured with +1 and with −1."""
+    """Summarise the images, each measured with +1 and with −1.
+
+    Args:
+        pairs: The measurements of each image with +1 and with −1.
+        resamples: How many times the images are resampled for the interval.
+        seed: The seed of the resampling.
+    """
     gains = torch.tensor([plus.quality - minus.quality for plus, minus in pairs], dtype=torch.double)
     draws = torch.randint(len(gains), (resamples, len(gains)), generator=torch.Generator().manual_seed(seed))
     sign = +1 if gains.mean() >= 0 else -1

@@ -1,7 +1,7 @@
-"""What the vision tower attended to, gives to the projector, or sees at another resolution, for methods that go by it.
+"""What methods need of the vision side: its attention, its rows before the projector, and blocks encoded again.
 
-The tower keeps its attention implementation: probes look at the queries and keys of the layers that the method names,
-and sum their attention up chunk by chunk. What a picture's tokens got of it is read off when the pictures are known.
+The tower keeps its attention implementation. Probes read the queries and keys of the layers that the method names, and
+sum up their attention in chunks. It is assigned to the tokens of each image once the layouts are known.
 """
 
 from __future__ import annotations
@@ -10,124 +10,202 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from eadp.core import Grid, TowerAttention, trace
 from eadp.methods import BeforeMethod
-from eadp.models.family import Family, Picture, Seen, TowerLayer, TowerRows
+from eadp.models.adapter import FamilyAdapter
+from eadp.models.geometry import Arrange, FamilyGeometry
+from eadp.models.layout import ImageLayout, Placeholders
+from eadp.models.vision_call import BlockPixels, EncodedImage, TowerLayer, TowerRows, VisionCall
 from eadp.runtime.hooks import Hooks
-from eadp.runtime.probe import AttentionProbe, Heads
+from eadp.runtime.probe import AttentionInputs, AttentionProbe
 
 
-class TowerWatch:
+class VisionSide(Protocol):
+    """What selection and merging ask of a model's vision side. A `FamilyAdapter` is one."""
+
+    @property
+    def square_grids_only(self) -> bool:
+        """Whether blocks can be encoded again only at square grids."""
+
+    def arrange(self, layout: ImageLayout, cells: Tensor) -> Tensor:
+        """Arrange values of tower cells by token: crops×cells×c → N×c."""
+
+    def project(self, rows: Tensor) -> Tensor:
+        """Run the projector on rows of the tower: K×w → K×d."""
+
+    def encode(self, call: VisionCall, pixels: Tensor, grid: Grid) -> list[Tensor]:
+        """Encode a block again at another resolution."""
+
+
+class AttentionRecorder:
     """Records the attention of the tower's layers that a method asks for."""
 
-    def __init__(self, family: Family, method: BeforeMethod) -> None:
-        self.has_cls = family.has_cls
-        self.wants_received = not (method.uses_cls_attention and self.has_cls)
-        self.modules = family.tower_attention()
-        self.layers = method.vision_layers(len(self.modules), family.config.model_type)
+    def __init__(self, adapter: FamilyAdapter, method: BeforeMethod) -> None:
+        self.has_cls = adapter.has_cls
+        self.needs_received = not (method.uses_cls_attention and self.has_cls)
+        self.modules = adapter.tower_attention()
+        self.layers = method.vision_layers(len(self.modules), adapter.config.model_type)
         self._calls: dict[int, list[TowerLayer]] | None = None
 
     def install(self, hooks: Hooks) -> None:
+        """Probe the layers."""
         for layer in sorted(set(self.layers)):
-            see = partial(self._see, layer)
-            AttentionProbe(self.modules[layer], see, when=lambda: self._calls is not None).install(hooks)
+            report = partial(self._record, layer)
+            AttentionProbe(self.modules[layer], report, is_active=lambda: self._calls is not None).install(hooks)
 
     @contextmanager
     def recording(self) -> Iterator[list[TowerLayer]]:
-        """The list is filled when the block ends."""
+        """Record within the block. The list is filled when the block ends."""
         self._calls = {layer: [] for layer in self.layers}
         recorded: list[TowerLayer] = []
         try:
             yield recorded
             if silent := [layer for layer, calls in self._calls.items() if not calls]:
-                raise RuntimeError(f"the vision tower was run past its attention layers {silent}: nothing to go by")
-            recorded += [side_by_side(self._calls[layer]) for layer in self.layers]
+                raise RuntimeError(
+                    f"the vision tower did not call its attention layers {silent}, so their attention is unknown"
+                )
+            recorded += [join_calls(self._calls[layer]) for layer in self.layers]
         finally:
             self._calls = None
 
     @trace.part("relevance")
-    def _see(self, layer: int, heads: Heads) -> None:
-        if self._calls is None:
-            return
-        seen = tower_layer(heads, layer, len(self.modules), self.has_cls, self.wants_received)
-        self._calls[layer].append(seen)
+    def _record(self, layer: int, inputs: AttentionInputs) -> None:
+        if self._calls is not None:
+            call = compute_tower_layer(inputs, layer, len(self.modules), self.has_cls, self.needs_received)
+            self._calls[layer].append(call)
 
 
-def tower_layer(heads: Heads, layer: int, depth: int, has_cls: bool, wants_received: bool) -> TowerLayer:
-    """What one call of a tower's attention shows."""
-    keys, first, received = heads.key.transpose(1, 2), torch.zeros(1, dtype=torch.long), None
-    if wants_received:
-        # One sequence at a time: all queries of 64 frames at once would take up much room.
-        each = [heads.of(row).received() for row in range(len(keys))]
-        received = torch.cat(each) * heads.query.shape[2]
+def compute_tower_layer(
+    inputs: AttentionInputs, layer: int, depth: int, has_cls: bool, needs_received: bool
+) -> TowerLayer:
+    """Compute what methods use of one call of a tower's attention.
+
+    Args:
+        inputs: The queries and keys of the call.
+        layer: The layer, counted from 0.
+        depth: The number of layers of the tower.
+        has_cls: Whether the sequences begin with a CLS token.
+        needs_received: Whether to compute the attention that each cell receives.
+    """
+    first_cell, received = int(has_cls), None
+    keys = inputs.key.transpose(1, 2)
+    if needs_received:
+        # One sequence at a time: all queries of 64 frames at once would take much memory.
+        per_sequence = [inputs.for_row(row).received() for row in range(len(keys))]
+        received = (torch.cat(per_sequence) * inputs.query.shape[2])[:, first_cell:]
+    keys = keys[:, first_cell:]
     if not has_cls:
         return TowerLayer(layer, depth, keys, None, received)
-    cls, full_width = heads.rows(first)[:, :, 0].mean(1), heads.full_width().rows(first)[:, 0, 0]
-    return TowerLayer(layer, depth, keys, cls, received, full_width)
+    query = torch.zeros(1, dtype=torch.long)
+    cls, full_width = inputs.rows(query)[:, :, 0].mean(1), inputs.as_one_head().rows(query)[:, 0, 0]
+    return TowerLayer(layer, depth, keys, cls[:, first_cell:], received, full_width[:, first_cell:])
 
 
-def side_by_side(calls: list[TowerLayer]) -> TowerLayer:
-    """Towers that see several images in one sequence attend image by image, or window by window: one call each."""
+def join_calls(calls: list[TowerLayer]) -> TowerLayer:
+    """Join the calls of one layer. A tower with several images per sequence may call it for each image or window."""
     if len(calls) == 1:
         return calls[0]
     received = torch.cat([call.received for call in calls if call.received is not None], dim=1)
     return replace(calls[0], keys=torch.cat([call.keys for call in calls], dim=1), received=received)
 
 
-def with_attention(family: Family, seen: Seen, pictures: list[Picture]) -> list[Picture]:
-    """The pictures with what their tokens got of the recorded attention."""
-    if not seen.attention:
-        return pictures
+def encoded_images(
+    adapter: FamilyAdapter, call: VisionCall, output: Any, placeholders: Placeholders, method: BeforeMethod
+) -> list[EncodedImage]:
+    """Collect what a method needs of the images of one call of the vision side.
 
-    def tokens(rows: Tensor | None) -> list[Tensor] | list[None]:
-        return [None] * len(pictures) if rows is None else family.tower_tokens(seen, pictures, rows.flatten(2))
+    Args:
+        adapter: The adapter of the model.
+        call: The call.
+        output: Its output.
+        placeholders: Where the placeholders of its modality are.
+        method: The method, whose `needs` say what to collect.
 
-    attention: list[list[TowerAttention]] = [[] for _ in pictures]
-    for layer in seen.attention:
-        columns = (tokens(_column(each)) for each in (layer.cls, layer.received, layer.cls_full_width))
-        for kept, picture, keys, cls, received, full in zip(
-            attention, pictures, tokens(layer.keys), *columns, strict=True
+    Returns:
+        One entry per image or clip, prompt by prompt.
+    """
+    layouts = adapter.geometry.layouts(call, placeholders)
+    states = adapter.tower_states(call, output)
+    images = [
+        EncodedImage(layout, part, attention)
+        for layout, part, attention in zip(
+            layouts,
+            [None] * len(layouts) if states is None else states.split([layout.crops for layout in layouts]),
+            token_attention(adapter.geometry, call, layouts, adapter.arrange),
+            strict=True,
+        )
+    ]
+    if "tower_rows" in method.needs:
+        # A selection needs no gradients, but merged rows are computed from these.
+        with torch.enable_grad():
+            rows = adapter.tower_rows(call, output, layouts)
+        images = [replace(image, tower_rows=each) for image, each in zip(images, rows, strict=True)]
+    if call.pixels is not None:
+        pixels = adapter.geometry.block_pixels(call, layouts)
+        images = [
+            replace(image, pixels=BlockPixels(call, blocks)) for image, blocks in zip(images, pixels, strict=True)
+        ]
+    return images
+
+
+def token_attention(
+    geometry: FamilyGeometry, call: VisionCall, layouts: Sequence[ImageLayout], arrange: Arrange | None = None
+) -> list[list[TowerAttention]]:
+    """Assign the recorded attention of a call to the tokens of its images.
+
+    Args:
+        geometry: The geometry of the family.
+        call: The call, with its recorded attention.
+        layouts: The layouts of its images.
+        arrange: What arranges the cells of one image. None: the geometry does.
+
+    Returns:
+        For each image, one entry per recorded layer.
+    """
+
+    def by_image(rows: Tensor | None) -> list[Tensor] | list[None]:
+        if rows is None:
+            return [None] * len(layouts)
+        return geometry.tokens_from_cells(call, layouts, rows.flatten(2), arrange)
+
+    attention: list[list[TowerAttention]] = [[] for _ in layouts]
+    for layer in call.attention:
+        columns = (by_image(_as_column(each)) for each in (layer.cls, layer.received, layer.cls_full_width))
+        for image, layout, keys, cls, received, full in zip(
+            attention, layouts, by_image(layer.keys), *columns, strict=True
         ):
-            kept.append(
+            image.append(
                 TowerAttention(
                     layer.layer,
                     layer.depth,
                     cast(Tensor, keys).unflatten(1, layer.keys.shape[2:]),
                     None if cls is None else cls[:, 0],
-                    None if received is None else received[:, 0] / len(picture),
+                    None if received is None else received[:, 0] / len(layout),
                     None if full is None else full[:, 0],
-                    family.config.model_type,
+                    geometry.model_type,
                 )
             )
-    return [replace(picture, attention=layers) for picture, layers in zip(pictures, attention, strict=True)]
+    return attention
 
 
-def with_tower_rows(family: Family, seen: Seen, output: Any, pictures: list[Picture]) -> list[Picture]:
-    """The pictures with their tokens before the projector, where that takes them one by one."""
-    # A choice needs no gradients, but new rows are made of these.
-    with torch.enable_grad():
-        rows = family.tower_rows(seen, output, pictures)
-    return [replace(picture, tower=each) for picture, each in zip(pictures, rows, strict=True)]
-
-
-def _column(rows: Tensor | None) -> Tensor | None:
+def _as_column(rows: Tensor | None) -> Tensor | None:
     return None if rows is None else rows[..., None]
 
 
-def joined_attention(pictures: Sequence[Picture]) -> list[TowerAttention]:
-    """The attention of several pictures that share a budget, as of one."""
-    total = sum(map(len, pictures))
-    together = []
-    for layers in zip(*(picture.attention for picture in pictures), strict=True):
+def join_attention(images: Sequence[EncodedImage]) -> list[TowerAttention]:
+    """Join the attention of images that share a budget, as if they were one."""
+    total = sum(map(len, images))
+    joined = []
+    for layers in zip(*(image.attention for image in images), strict=True):
         cls = [layer.cls for layer in layers if layer.cls is not None]
         full = [layer.cls_full_width for layer in layers if layer.cls_full_width is not None]
         received = [layer.received * (len(layer.keys) / total) for layer in layers if layer.received is not None]
-        together.append(
+        joined.append(
             replace(
                 layers[0],
                 keys=torch.cat([layer.keys for layer in layers]),
@@ -136,49 +214,48 @@ def joined_attention(pictures: Sequence[Picture]) -> list[TowerAttention]:
                 cls_full_width=torch.cat(full) if full else None,
             )
         )
-    return together
+    return joined
 
 
-@dataclass(frozen=True)
-class Extra:
-    """What there is beside a picture's tokens. rows: E×d; grids: as in `VisualTokens`; deepstack: E×d for each layer;
-    tower: the tokens before the projector."""
-
-    rows: Tensor | None = None
-    grids: Sequence[Grid] = ()
-    deepstack: Sequence[Tensor] = ()
-    tower: TowerRows | None = None
-
-
-def with_views(family: Family, seen: Seen, pictures: list[Picture]) -> list[Picture]:
-    """The pictures with the means to see their blocks anew, where the pixels were kept."""
-    if seen.values is None:
-        return pictures
-    return [
-        replace(picture, anew=[partial(family.encode, seen, view) for view in views], square_only=family.square_only)
-        for picture, views in zip(pictures, family.views(seen, pictures), strict=True)
-    ]
-
-
-def beside(pictures: Sequence[Picture], method: BeforeMethod) -> Extra:
-    """What a method needs of pictures that share a budget: their tokens before the projector, or their blocks seen
-    anew."""
-    if "pixels" not in method.needs:
-        return Extra(tower=_joined_rows(pictures))
-    square = any(picture.square_only for picture in pictures)
-    grids = method.choose_resolutions([grid for picture in pictures for grid in picture.grids], square)
-    blocks = [block for picture in pictures for block in picture.anew]
-    encoded = [block(grid) for block, grid in zip(blocks, grids, strict=True) if 0 not in grid]
-    rows, *deepstack = (torch.cat(layer) for layer in zip(*encoded, strict=True))
-    return Extra(rows, grids, deepstack)
-
-
-def _joined_rows(pictures: Sequence[Picture]) -> TowerRows | None:
-    """Those of several pictures as of one, where all have them."""
-    towers = [picture.tower for picture in pictures if picture.tower is not None]
-    if not towers or len(towers) < len(pictures):
+def join_tower_rows(images: Sequence[EncodedImage]) -> TowerRows | None:
+    """Join the rows before the projector of images that share a budget; None unless all have them."""
+    towers = [image.tower_rows for image in images if image.tower_rows is not None]
+    if not towers or len(towers) < len(images):
         return None
     classes = [tower.cls for tower in towers if tower.cls is not None]
     with torch.enable_grad():
-        rows, cls = torch.cat([tower.rows for tower in towers]), torch.cat(classes) if classes else None
-    return replace(towers[0], rows=rows, cls=cls)
+        return TowerRows(torch.cat([tower.rows for tower in towers]), torch.cat(classes) if classes else None)
+
+
+@dataclass(frozen=True)
+class DownsampledBlocks:
+    """The blocks of images, encoded again at another resolution.
+
+    Attributes:
+        rows: E×d, for the language model.
+        grids: Rows and columns of each block.
+        deepstack: E×d for each DeepStack layer.
+    """
+
+    rows: Tensor
+    grids: Sequence[Grid]
+    deepstack: Sequence[Tensor] = ()
+
+
+def encode_again(vision: VisionSide, images: Sequence[EncodedImage], method: BeforeMethod) -> DownsampledBlocks:
+    """Run the vision side again on the blocks of images, at the resolutions that a method asks for.
+
+    Args:
+        vision: The vision side of the model.
+        images: Images that share a budget, with their pixels.
+        method: A method that needs pixels.
+    """
+    grids = method.choose_resolutions(
+        [grid for image in images for grid in image.layout.grids], vision.square_grids_only
+    )
+    blocks = [
+        (image.pixels.call, block) for image in images if image.pixels is not None for block in image.pixels.blocks
+    ]
+    encoded = [vision.encode(*block, grid) for block, grid in zip(blocks, grids, strict=True) if 0 not in grid]
+    rows, *deepstack = (torch.cat(layer) for layer in zip(*encoded, strict=True))
+    return DownsampledBlocks(rows, grids, deepstack)

@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 from vllm.distributed import tensor_model_parallel_all_gather
 
-from eadp.models.family import TowerLayer
-from eadp.runtime.probe import Heads
-from eadp.runtime.vision import side_by_side, tower_layer
+from eadp.models.vision_call import TowerLayer
+from eadp.runtime.probe import AttentionInputs
+from eadp.runtime.vision import compute_tower_layer, join_calls
 from eadp.serve.tower import Tower
 
 
@@ -29,7 +29,7 @@ def watching(functions: Sequence[Any], layers: Sequence[int], tower: Tower | Non
             hooks.callback(functions[layer].register_forward_pre_hook(see, with_kwargs=True).remove)
         yield found
     if all(calls.values()):
-        found += [side_by_side(calls[layer]) for layer in layers]
+        found += [join_calls(calls[layer]) for layer in layers]
 
 
 def _see(
@@ -37,13 +37,13 @@ def _see(
 ) -> None:
     """Before an attention function runs on queries, keys and values: B×L×(heads·c), or B×L×heads×c."""
     query, key = args[:2] if args else (kwargs["query"], kwargs["key"])
-    heads = Heads(_all_heads(query, function, tower), _all_heads(key, function, tower), function.scale)
-    parts, bounds = [heads], kwargs.get("cu_seqlens")
+    inputs = AttentionInputs(_all_heads(query, function, tower), _all_heads(key, function, tower), function.scale)
+    parts, bounds = [inputs], kwargs.get("cu_seqlens")
     if bounds is not None:
-        if int(bounds[-1]) != heads.query.shape[2]:
+        if int(bounds[-1]) != inputs.query.shape[2]:
             return
-        parts = heads.segments(bounds)
-    seen += [tower_layer(part, layer, tower.depth, tower.has_cls, wants_received=True) for part in parts]
+        parts = inputs.split(bounds)
+    seen += [compute_tower_layer(part, layer, tower.depth, tower.has_cls, needs_received=True) for part in parts]
 
 
 def _all_heads(rows: Tensor, function: Any, tower: Tower) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from eadp.models.family import Picture
+from eadp.models.vision_call import EncodedImage
 
 Key = tuple[bytes, tuple[int, ...], bool]
 """Which image, which layers of the vision tower were watched, and whether its rows before the projector are wanted."""
@@ -18,28 +18,28 @@ class Look:
     """rows: length×(d + more), one for each placeholder: d channels for the language model, then others that follow
     them (DeepStack). width: d."""
 
-    picture: Picture
+    image: EncodedImage
     rows: Tensor
     width: int
 
     @property
     def features(self) -> Tensor:
         """N×d, what the method chooses from: without newlines."""
-        return self.rows[self.picture.slots.to(self.rows.device), : self.width]
+        return self.rows[self.image.layout.slots.to(self.rows.device), : self.width]
 
     @property
     def bytes(self) -> int:
-        picture = self.picture
-        tensors = [self.rows, picture.states]
-        if picture.tower is not None:
-            tensors += [picture.tower.rows, picture.tower.cls]
-        for layer in picture.attention:
+        image = self.image
+        tensors = [self.rows, image.states]
+        if image.tower_rows is not None:
+            tensors += [image.tower_rows.rows, image.tower_rows.cls]
+        for layer in image.attention:
             tensors += [layer.keys, layer.cls, layer.received, layer.cls_full_width]
         return sum(each.numel() * each.element_size() for each in tensors if each is not None)
 
     def apart(self) -> Look:
         """With memory of its own: as a part of a batch it would keep all of that alive."""
-        picture = self.picture
+        image = self.image
         attention = [
             replace(
                 layer,
@@ -48,13 +48,13 @@ class Look:
                 received=_copy(layer.received),
                 cls_full_width=_copy(layer.cls_full_width),
             )
-            for layer in picture.attention
+            for layer in image.attention
         ]
-        tower = picture.tower
-        if tower is not None:
-            tower = replace(tower, rows=tower.rows.clone(), cls=_copy(tower.cls))
-        own = replace(picture, states=_copy(picture.states), tower=tower, attention=attention)
-        return replace(self, picture=own, rows=self.rows.clone())
+        tower_rows = image.tower_rows
+        if tower_rows is not None:
+            tower_rows = replace(tower_rows, rows=tower_rows.rows.clone(), cls=_copy(tower_rows.cls))
+        own = replace(image, states=_copy(image.states), tower_rows=tower_rows, attention=attention)
+        return replace(self, image=own, rows=self.rows.clone())
 
 
 def _copy(tensor: Tensor | None) -> Tensor | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from vllm.tokenizers import cached_tokenizer_from_config
 
-from eadp.models.family import Family, Prompt, Seen
 from eadp.models.guides import EmbeddingGuide
+from eadp.models.layout import Placeholders
 from eadp.models.overrides import Overrides
-from eadp.runtime.vision import with_attention, with_tower_rows
+from eadp.models.qwen import Qwen2_5_VLGeometry
+from eadp.models.vision_call import EncodedImage, VisionCall
+from eadp.runtime.vision import token_attention
 from eadp.serve import mrope
 from eadp.serve.attention import watching
 from eadp.serve.features import Look
@@ -21,6 +22,7 @@ from eadp.serve.processing import REQUEST, PruningProcessor
 from eadp.serve.pruning import Item, PruningModel
 from eadp.serve.request import Request
 from eadp.serve.stock import Stock
+from eadp.serve.vision import ServedVision
 
 
 class ImagesOnly(Stock):
@@ -42,8 +44,17 @@ class GridProcessor(PruningProcessor):
 class GridModel(PruningModel):
     """Features are followed by channels that carry each token's coordinates, until the engine asks for positions."""
 
-    kind: ClassVar[type[Family]]
-    """The family in `eadp.models`."""
+    geometry_class: ClassVar[type[Qwen2_5_VLGeometry]]
+    """The geometry of the family in `eadp.models`."""
+
+    @property
+    def geometry(self) -> Qwen2_5_VLGeometry:
+        return self.geometry_class(self.config)
+
+    @property
+    def vision(self) -> ServedVision:
+        geometry = self.geometry
+        return ServedVision(geometry, lambda rows: self.visual.merger(geometry.merger_input(rows)))
 
     @property
     def width(self) -> int:
@@ -74,16 +85,22 @@ class GridModel(PruningModel):
             patches = _into(self.visual.merger, overrides) if tower_rows else []
             rows = self._process_image_input(self._parse_and_validate_image_input(**together))
         lengths = [len(each) for each in rows]
-        seen = Seen("image", {"image_grid_thw": together["image_grid_thw"]}, (), lengths, attention)
-        family = self.family(self.kind, visual=self.visual)
-        pictures = with_attention(family, seen, family.pictures(seen, None, Prompt(None, [])))
+        call = VisionCall("image", {"image_grid_thw": together["image_grid_thw"]}, (), lengths, attention)
+        geometry = self.geometry
+        layouts = geometry.layouts(call, Placeholders(None, []))
+        before_merger: Sequence[Any] = [None] * len(layouts)
         if tower_rows:
-            hidden = SimpleNamespace(last_hidden_state=patches[0].view(-1, self.config.vision_config.hidden_size))
-            pictures = with_tower_rows(family, seen, hidden, pictures)
-        return [Look(picture, each, self.width) for picture, each in zip(pictures, rows, strict=True)]
+            states = patches[0].view(-1, self.config.vision_config.hidden_size)
+            before_merger = geometry.tower_rows(call, layouts, states)
+        return [
+            Look(EncodedImage(layout, None, each_attention, each_before), each, self.width)
+            for layout, each_attention, each_before, each in zip(
+                layouts, token_attention(geometry, call, layouts), before_merger, rows, strict=True
+            )
+        ]
 
     def finished(self, look: Look, slots: Tensor, rows: Tensor) -> Tensor:
-        return torch.cat([rows, mrope.to_channels(slots, look.picture.grids[0]).to(rows)], dim=1)
+        return torch.cat([rows, mrope.to_channels(slots, look.image.layout.grids[0]).to(rows)], dim=1)
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: Any) -> tuple[Tensor, int]:
         merge = self.config.vision_config.spatial_merge_size
@@ -92,7 +109,7 @@ class GridModel(PruningModel):
             _, rows, columns = feature.data["image_grid_thw"].data.tolist()
             place = feature.mm_position
             runs.append(mrope.Run(place.offset, place.length, (rows // merge, columns // merge)))
-        asked = [Request.from_tensor(feature.data[REQUEST].data) for feature in mm_features]
+        asked = [Request.from_tensor(feature.data[REQUEST["image"]].data) for feature in mm_features]
         renumber = any(request.positions == "renumber" for request in asked)
         return mrope.prompt_positions(len(input_tokens), runs, renumber)
 

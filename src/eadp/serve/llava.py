@@ -14,11 +14,11 @@ from vllm.model_executor.models.llava import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from eadp.models.llava import Llava
-from eadp.serve.clip import ClipModel
+from eadp.models.llava import LlavaGeometry
 from eadp.serve.features import Look
 from eadp.serve.processing import PruningProcessor
 from eadp.serve.pruning import Item
+from eadp.serve.towers import ClipModel
 
 
 class EadpLlavaProcessor(PruningProcessor, LlavaMultiModalProcessor):
@@ -29,6 +29,7 @@ class EadpLlavaProcessor(PruningProcessor, LlavaMultiModalProcessor):
     EadpLlavaProcessor, info=LlavaProcessingInfo, dummy_inputs=LlavaDummyInputsBuilder
 )
 class EadpLlavaForConditionalGeneration(ClipModel, LlavaForConditionalGeneration):
+    geometry_class = LlavaGeometry
     processor = EadpLlavaProcessor
 
     def items(self, batch: dict[str, Any]) -> list[Item]:
@@ -41,5 +42,5 @@ class EadpLlavaForConditionalGeneration(ClipModel, LlavaForConditionalGeneration
     def look(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[Look]:
         output = self.seen(torch.stack([item["pixel_values"] for item in items]), layers)
         rows = self.multi_modal_projector(output.cells)
-        pictures = self.pictures(Llava, output, [len(each) for each in rows], tower_rows, {})
-        return [Look(picture, each, each.shape[-1]) for picture, each in zip(pictures, rows, strict=True)]
+        images = self.encoded_images(output, [len(each) for each in rows], tower_rows)
+        return [Look(image, each, each.shape[-1]) for image, each in zip(images, rows, strict=True)]

@@ -25,15 +25,15 @@ class Metrics:
 
     def __init__(self) -> None:
         self.active = get_tensor_model_parallel_rank() == 0
-        self._images = _counter("eadp:images", "Images that reached the vision side.")
-        self._spared = _counter("eadp:images_remembered", "Images whose features were still there.")
-        self._tokens = _counter("eadp:visual_tokens", "Tokens of the images that were pruned, before.")
-        self._kept = _counter("eadp:visual_tokens_kept", "Tokens of the images that were pruned, after.")
-        self._failed = _counter("eadp:selection_failures", "Images on which the method failed.")
+        self._images = _counter("eadp:images", "Images and clips that reached the vision side.")
+        self._spared = _counter("eadp:images_remembered", "Images and clips whose features were still there.")
+        self._tokens = _counter("eadp:visual_tokens", "Tokens of the pruned images and clips, before.")
+        self._kept = _counter("eadp:visual_tokens_kept", "Tokens of the pruned images and clips, after.")
+        self._failed = _counter("eadp:selection_failures", "Images and clips on which the method failed.")
         self._time = _collector(
             Histogram,
             "eadp:pruning_milliseconds",
-            "Encoding the question and choosing the tokens of one image.",
+            "Encoding the question and choosing the tokens of one image or clip.",
             buckets=MILLISECONDS,
         )
         self._since = time.monotonic()

@@ -7,6 +7,7 @@ from eadp.serve import versions
 ARCHITECTURES = {
     "llava": "EadpLlavaForConditionalGeneration",
     "llava_next": "EadpLlavaNextForConditionalGeneration",
+    "llava_onevision": "EadpLlavaOnevisionForConditionalGeneration",
     "qwen2_5_vl": "EadpQwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "EadpQwen3VLForConditionalGeneration",
 }

@@ -1,8 +1,8 @@
 """The side that takes requests: reads the question, makes it part of the images' hashes, shortens the prompt.
 
-vLLM keys its processor, encoder and prefix caches by one hash of each image and of `hf_processor_mm_kwargs`. The
-request is put in there before anything is hashed, so that another question or budget is another item, and the same one
-a hit.
+vLLM keys its processor, encoder and prefix caches by one hash of each image or clip and of `hf_processor_mm_kwargs`.
+The request is put in there before anything is hashed, so that another question or budget is another item, and the same
+one a hit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.inputs import MultiModalFieldConfig
-from vllm.multimodal.parse import ImageEmbeddingItems
+from vllm.multimodal.parse import EmbeddingItems
 
 from eadp.methods import NoPruning
 from eadp.methods.base import Positions
@@ -22,8 +22,10 @@ from eadp.models.question import question_of
 from eadp.serve.request import KEY, Request, ServerSettings
 from eadp.serve.stock import Stock
 
-REQUEST, IMAGE = "eadp_request", "eadp_image"
-"""What travels to the workers with each image: the request, and the image's own key, whatever is asked about it."""
+REQUEST = {"image": "eadp_image_request", "video": "eadp_video_request"}
+"""The field of each modality that carries the request to the workers, with each image or clip."""
+MEDIA_KEY = {"image": "eadp_image_key", "video": "eadp_video_key"}
+"""The field of each modality that carries the key of the image or clip itself, whatever is asked about it."""
 
 
 class PruningProcessor(Stock):
@@ -31,6 +33,8 @@ class PruningProcessor(Stock):
 
     positions: ClassVar[tuple[Positions, ...]]
     """What kept tokens of this family can have: "keep" their own, "renumber"."""
+    modalities: ClassVar[tuple[str, ...]] = ("image",)
+    """What is pruned: "image", "video"."""
     takes_silence: ClassVar[bool] = True
     """The family's guide has a vector also for an empty question."""
 
@@ -44,7 +48,8 @@ class PruningProcessor(Stock):
     def apply(self, inputs: Any, timing_ctx: Any) -> Any:
         own = dict(inputs.hf_processor_mm_kwargs)
         request = self._server.request(own.pop(KEY, None))
-        if request.prunes and inputs.mm_data_items.get_count("image", strict=False):
+        media = sum(inputs.mm_data_items.get_count(modality, strict=False) for modality in self.modalities)
+        if request.prunes and media:
             own[KEY] = self._asked(request, inputs.prompt).to_json()
         return super().apply(replace(inputs, hf_processor_mm_kwargs=own), timing_ctx)
 
@@ -70,22 +75,27 @@ class PruningProcessor(Stock):
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
         request, own = _parted(hf_kwargs)
         data = super()._apply_hf_processor_main(mm_items, own)
-        images = mm_items.get("image")
-        if not images:
-            return data
-        if isinstance(images, ImageEmbeddingItems):
-            raise ValueError("features of an image cannot be pruned here: send the image itself")
         algorithm = self.info.ctx.get_mm_config().mm_hasher_algorithm
-        keys = [
-            MultiModalHasher.hash_kwargs(algorithm, image=image, mm_processor_kwargs=own)
-            for image in images.get_all_items_for_hash()
-        ]
-        data[REQUEST] = [request.to_tensor()] * len(keys)
-        data[IMAGE] = [torch.frombuffer(bytearray.fromhex(key), dtype=torch.uint8) for key in keys]
+        for modality in self.modalities:
+            items = mm_items.get(modality)
+            if not items:
+                continue
+            if isinstance(items, EmbeddingItems):
+                raise ValueError(f"{modality} features cannot be pruned here: send the {modality} itself")
+            keys = [
+                MultiModalHasher.hash_kwargs(algorithm, **{modality: item}, mm_processor_kwargs=own)
+                for item in items.get_all_items_for_hash()
+            ]
+            data[REQUEST[modality]] = [request.to_tensor()] * len(keys)
+            data[MEDIA_KEY[modality]] = [torch.frombuffer(bytearray.fromhex(key), dtype=torch.uint8) for key in keys]
         return data
 
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> dict[str, Any]:
-        ours = {name: MultiModalFieldConfig.batched("image", keep_on_cpu=True) for name in (REQUEST, IMAGE)}
+        ours = {
+            fields[modality]: MultiModalFieldConfig.batched(modality, keep_on_cpu=True)
+            for fields in (REQUEST, MEDIA_KEY)
+            for modality in self.modalities
+        }
         return {**super()._get_mm_fields_config(hf_inputs, _parted(hf_processor_mm_kwargs)[1]), **ours}
 
     def _get_mm_prompt_updates(
@@ -93,24 +103,29 @@ class PruningProcessor(Stock):
     ) -> Any:
         request, own = _parted(hf_processor_mm_kwargs)
         updates = super()._get_mm_prompt_updates(mm_items, own, out_mm_kwargs)
-        if not request.prunes or "image" not in updates:
+        if not request.prunes:
             return updates
-        return {
-            **updates,
-            "image": [
-                [self._shortened(update, request, self._newlines(mm_items, index)) for update in image]
-                for index, image in enumerate(updates["image"])
-            ],
+        shortened = {
+            modality: [
+                [
+                    self._shortened(update, request, modality, self._newlines(mm_items, modality, index))
+                    for update in item
+                ]
+                for index, item in enumerate(updates[modality])
+            ]
+            for modality in self.modalities
+            if modality in updates
         }
+        return {**updates, **shortened}
 
-    def _shortened(self, update: Any, request: Request, newlines: int) -> Any:
-        """The stock update, with placeholders for what stays. All of its ids are the image's placeholder."""
+    def _shortened(self, update: Any, request: Request, modality: str, newlines: int) -> Any:
+        """vLLM's own update, with as many placeholders as tokens are sent. All of its ids are placeholders."""
         slots = update.content.full
-        kept = request.sent(len(slots) - newlines, newlines)
+        kept = request.sent(len(slots) - newlines, newlines, has_layout=modality == "image")
         return replace(update, content=replace(update.content, full=slots[:kept]))
 
-    def _newlines(self, mm_items: Any, index: int) -> int:
-        """How many of an image's placeholders are for newlines."""
+    def _newlines(self, mm_items: Any, modality: str, index: int) -> int:
+        """How many placeholders of an image or clip are for newlines."""
         return 0
 
 

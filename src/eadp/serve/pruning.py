@@ -8,25 +8,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from vllm.logger import init_logger
 
-from eadp.core import Selection
 from eadp.methods import Uniform
-from eadp.models.family import Family
-from eadp.runtime.choose import Chooser, stays
-from eadp.runtime.merge import Merge
-from eadp.runtime.vision import Extra
+from eadp.runtime.choose import Chooser, GroupSelection, kept_slots
 from eadp.serve.features import Key, Look, LookCache
 from eadp.serve.metrics import Metrics
-from eadp.serve.processing import IMAGE, REQUEST, PruningProcessor, shows_attention
+from eadp.serve.processing import MEDIA_KEY, REQUEST, PruningProcessor, shows_attention
 from eadp.serve.request import Request, ServerSettings
 from eadp.serve.stock import Stock
+from eadp.serve.vision import ServedVision
 
 logger = init_logger(f"vllm.{__name__}")
 
 Item = dict[str, Tensor]
-"""What the engine hands over of one image."""
+"""What the engine hands over of one image or clip."""
 
 
 class PruningModel(Stock):
@@ -46,33 +43,33 @@ class PruningModel(Stock):
 
     @abstractmethod
     def items(self, batch: dict[str, Any]) -> list[Item]:
-        """The engine's batch of images, one by one."""
+        """The engine's batch of images, or of clips, one by one."""
 
     @abstractmethod
     def tokens_of(self, item: Item) -> int:
-        """How many tokens the vision tower gives for an image."""
+        """How many tokens the vision tower gives for an image or clip."""
 
     @abstractmethod
     def look(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[Look]:
         """Run the vision side. layers: those of the tower whose attention is wanted; tower_rows: whether the tokens
         before the projector are."""
 
-    def family(self, kind: type[Family], **parts: Any) -> Family:
-        """What `eadp.models` knows of the family, without a transformers model behind it."""
-        base = nn.Module()
-        for name, part in {"config": self.config, **parts}.items():
-            setattr(base, name, part)
-        return kind(base)
+    @property
+    @abstractmethod
+    def vision(self) -> ServedVision:
+        """The geometry of the family, with the projector of this model."""
 
     def finished(self, look: Look, slots: Tensor, rows: Tensor) -> Tensor:
         """The rows that stay as the engine gets them. slots: which placeholders of the unpruned image they filled."""
         return rows
 
     def embed_multimodal(self, **kwargs: Any) -> list[Tensor]:
-        if REQUEST not in kwargs:
+        # vLLM never mixes modalities in a batch.
+        modality = next((each for each in self.processor.modalities if REQUEST[each] in kwargs), None)
+        if modality is None:
             return []
-        requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST)]
-        images = [bytes(data.tolist()) for data in kwargs.pop(IMAGE)]
+        requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST[modality])]
+        images = [bytes(data.tolist()) for data in kwargs.pop(MEDIA_KEY[modality])]
         keys = [
             (image, self.eadp_settings.watched(request.method), request.merges_before_the_projector)
             for image, request in zip(images, requests, strict=True)
@@ -110,26 +107,22 @@ class PruningModel(Stock):
 
     def _pruned(self, look: Look, request: Request) -> Tensor:
         """The rows of an image that stay, as the engine gets them."""
-        picture, method, total = look.picture, request.method, len(look.picture)
+        layout, method, total = look.image.layout, request.method, len(look.image)
         if request.keeps_all(total):
-            return self.finished(look, torch.arange(picture.length), look.rows)
-        newlines = picture.newline_slots
-        sent = request.sent(total, len(newlines))
+            return self.finished(look, torch.arange(layout.length), look.rows)
+        sent = request.sent(total, len(layout.newline_slots), layout.layout is not None)
         start = time.perf_counter()
         guide = self.eadp_guide if request.reads else None
-        chooser = Chooser(method, guide, "image", request.newlines)
-        selection, extra = self._selected(chooser, look, request.question, sent)
-        kept, rows, slots = selection.indices.cpu(), look.rows, picture.slots
-        if selection.merge is not None:
-            of_tokens = None if selection.rows is None else selection.rows.cpu()
-            tower = extra.tower if selection.merge_space == "tower" else None
-            merge = Merge(0, slots, slots[kept], selection.merge, rows=of_tokens, tower=tower)
-            merge = merge.placed(request.positions)
+        chooser = Chooser(method, guide, self.vision, newlines=request.newlines)
+        chosen = self._selected(chooser, look, request.question, sent)
+        selection, rows, slots = chosen.selection, look.rows, layout.slots
+        if (merge := chosen.merge(0, slots, chooser.vision)) is not None:
+            merge = merge.with_columns(request.positions)
             sources, rows = rows[slots.to(rows.device)], rows.clone()
-            # Channels behind the language model's own (DeepStack) are merged as they are.
-            new = torch.cat([merge.received(sources[:, : look.width]), merge.onto(sources[:, look.width :])], dim=1)
+            # Channels after the language model's own (DeepStack) are merged as they are.
+            new = torch.cat([merge.merged_rows(sources[:, : look.width]), merge.mix(sources[:, look.width :])], dim=1)
             rows[merge.kept.to(rows.device)] = new
-        stay = stays(picture, kept, chooser.newlines, selection.newlines).nonzero().flatten()
+        stay = kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).nonzero().flatten()
         rows = rows[stay.to(rows.device)]
         if not method.keeps_deepstack:
             rows = torch.cat([rows[:, : look.width], torch.zeros_like(rows[:, look.width :])], dim=1)
@@ -137,20 +130,21 @@ class PruningModel(Stock):
         self.eadp_metrics.pruned(total, len(selection), time.perf_counter() - start)
         return pruned
 
-    def _selected(self, chooser: Chooser, look: Look, question: str, sent: int) -> tuple[Selection, Extra]:
+    def _selected(self, chooser: Chooser, look: Look, question: str, sent: int) -> GroupSelection:
         """The method's choice. Where it fails, and the log and a counter say so, tokens spread evenly: the prompt has
         its placeholders already, and an exception would end the engine for everyone."""
         try:
-            text = None if chooser.guide is None else chooser.encoded(chooser.guide, question)
-            newlines = look.rows[look.picture.newline_slots.to(look.rows.device), : look.width]
-            selection, extra = chooser.select([look.picture], look.features, text, newlines)
-            found = int(stays(look.picture, selection.indices.cpu(), chooser.newlines, selection.newlines).sum())
+            text, layout = chooser.encode_question(question), look.image.layout
+            newlines = look.rows[layout.newline_slots.to(look.rows.device), : look.width]
+            chosen = chooser.select([look.image], look.features, text, newlines)
+            selection = chosen.selection
+            found = int(kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).sum())
             if found != sent:
                 raise ValueError(f"{selection.method} kept {found} tokens, but the prompt has {sent} places")
         except ValueError:
-            logger.exception("%s failed on an image; tokens spread evenly stay instead", chooser.method.name)
+            logger.exception("%s failed on an image or clip; tokens spread evenly stay instead", chooser.method.name)
             self.eadp_metrics.failed()
-            beside = len(look.picture.newline_slots) if chooser.newlines == "all" else 0
-            even = Chooser(Uniform(keep=sent - beside), None, "image", chooser.newlines)
-            selection, extra = even.select([look.picture], look.features, None)
-        return selection, extra
+            newline_count = len(look.image.layout.newline_slots) if chooser.newlines == "all" else 0
+            even = Chooser(Uniform(keep=sent - newline_count), None, chooser.vision, newlines=chooser.newlines)
+            chosen = even.select([look.image], look.features, None)
+        return chosen

@@ -10,7 +10,7 @@ from vllm.model_executor.models.qwen2_5_vl import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from eadp.models.qwen import Qwen2_5_VL
+from eadp.models.qwen import Qwen2_5_VLGeometry
 from eadp.serve.grids import GridModel, GridProcessor, ImagesOnly
 
 
@@ -26,5 +26,5 @@ class EadpQwen2_5_VLProcessor(GridProcessor, Qwen2_5_VLMultiModalProcessor):
     EadpQwen2_5_VLProcessor, info=EadpQwen2_5_VLProcessingInfo, dummy_inputs=Qwen2_5_VLDummyInputsBuilder
 )
 class EadpQwen2_5_VLForConditionalGeneration(GridModel, Qwen2_5_VLForConditionalGeneration):
-    kind = Qwen2_5_VL
+    geometry_class = Qwen2_5_VLGeometry
     processor = EadpQwen2_5_VLProcessor

@@ -10,7 +10,7 @@ from vllm.model_executor.models.qwen3_vl import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from eadp.models.qwen import Qwen3VL
+from eadp.models.qwen import Qwen3VLGeometry
 from eadp.serve.grids import GridModel, GridProcessor, ImagesOnly
 
 
@@ -26,5 +26,5 @@ class EadpQwen3VLProcessor(GridProcessor, Qwen3VLMultiModalProcessor):
     EadpQwen3VLProcessor, info=EadpQwen3VLProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
 )
 class EadpQwen3VLForConditionalGeneration(GridModel, Qwen3VLForConditionalGeneration):
-    kind = Qwen3VL
+    geometry_class = Qwen3VLGeometry
     processor = EadpQwen3VLProcessor

@@ -21,6 +21,8 @@ from eadp.serve.tower import Tower
 
 KEY = "eadp"
 """The name of our settings, in a server's overrides and in a request's `mm_processor_kwargs`."""
+SERVER_ONLY = ("guide", "cache_mib", "llava_video")
+"""Settings of the whole server, which a request cannot change."""
 COUNT_FIRST = "the engine must know how many tokens stay before it sees the image"
 
 
@@ -58,12 +60,12 @@ class Request:
             return True
         return isinstance(self.method.keep, int) and self.method.keep >= patches
 
-    def sent(self, patches: int, newlines: int = 0) -> int:
-        """How many tokens of an image the engine gets."""
+    def sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
+        """Return how many tokens of an image or clip the engine gets. The arguments are those of `count_sent`."""
         if self.keeps_all(patches):
             return patches + newlines
         if self.newlines == "chosen":
-            return self.method.count_sent(patches, newlines)
+            return self.method.count_sent(patches, newlines, has_layout)
         return self.method.count_sent(patches) + (newlines if self.newlines == "all" else 0)
 
     def to_json(self) -> str:
@@ -93,6 +95,7 @@ class ServerSettings:
     guide:     checkpoint of the text encoder; None: the one that the vision tower came from; "none": load none, and
                serve only methods that read no question.
     cache_mib: room for unpruned features, so that another question about the same image spares the vision tower.
+    llava_video: the checkpoint is LLaVA-Video in LLaVA-OneVision's classes.
     positions: what the family's kept tokens can have: "keep" their own, "renumber".
     family:    the model's `model_type`.
     tower:     the vision tower, where its rows and its attention can be seen.
@@ -104,6 +107,7 @@ class ServerSettings:
     tower: Tower | None = None
     guide: str | None = None
     cache_mib: int = 256
+    llava_video: bool = False
 
     @classmethod
     def of(cls, config: Any, positions: tuple[Positions, ...], shows_attention: bool = True) -> ServerSettings:
@@ -115,10 +119,15 @@ class ServerSettings:
                 f'{{"{KEY}": {{"method": "eadp", "keep": 64}}}}, got {given!r}'
             )
         settings = dict(given)
-        server = {name: settings.pop(name) for name in ("guide", "cache_mib") if name in settings}
+        server = {name: settings.pop(name) for name in SERVER_ONLY if name in settings}
         if isinstance(room := server.get("cache_mib", 0), bool) or not isinstance(room, int) or room < 0:
             raise ValueError(f"cache_mib must be a whole number of MiB, 0 for no cache, got {room!r}")
         tower, family = Tower.of(config) if shows_attention else None, getattr(config, "model_type", cls.family)
+        if not isinstance(video := server.get("llava_video", False), bool) or (video and family != "llava_onevision"):
+            raise ValueError(
+                f"llava_video must be true for a LLaVA-Video checkpoint, which is a llava_onevision, and false for any "
+                f"other; got {video!r} for a {family}"
+            )
         found = cls({"method": "eadp", **settings}, positions, family, tower, **server)
         found.request(None)  # so that a mistake is told at the start, not to the first client
         return found
@@ -136,7 +145,7 @@ class ServerSettings:
         own = {} if own is None else own
         if not isinstance(own, Mapping) or not all(isinstance(name, str) for name in own):
             raise ValueError(f'mm_processor_kwargs["{KEY}"] must be an object such as {{"keep": 32}}, got {own!r}')
-        if only := sorted({"guide", "cache_mib"} & set(own)):
+        if only := sorted(set(SERVER_ONLY) & set(own)):
             raise ValueError(f"{', '.join(only)} can be set only for the whole server, not for a request")
         name = own.get("method", self.settings["method"])
         same = name == self.settings["method"]

@@ -105,7 +105,7 @@ class MethodComparer:
         recorder = InputRecorder()
         with self._attached(recorder) as pruned:
             said = {"": generate_answer(self.model, self.processor, inputs, NEW_TOKENS)}
-            pictures = pruned.pictures
+            pictures = pruned.images
         tokens, text = recorder.inputs[0]
         chosen: dict[str, Selection] = {}
         for name, method in methods.items():

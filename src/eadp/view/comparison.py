@@ -76,7 +76,7 @@ class Comparison:
             if result.selection.total != self.total:
                 raise ValueError(
                     f"grids {list(self.grids)} hold {self.total} tokens, but {result.name} chose among "
-                    f"{result.selection.total}: give the grids of this picture, as in pruned.pictures"
+                    f"{result.selection.total}: give the grids of this picture, as in pruned.images"
                 )
 
     @property

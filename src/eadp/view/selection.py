@@ -24,7 +24,7 @@ def plot(
     Args:
         selection: What a method kept, such as `pruned.last[0]`.
         image: The image, or the frames of the clip, that the tokens lie on.
-        tokens: How the tokens lie on it: one of `pruned.pictures`, or the `VisualTokens`. By default one square grid.
+        tokens: How the tokens lie on it: one of `pruned.images`, or the `VisualTokens`. By default one square grid.
         question: The question; by default the words that the guide read.
 
     Raises:
@@ -64,7 +64,7 @@ def comparison_of(
         side = round(selection.total**0.5)
         if side**2 != selection.total:
             raise ValueError(
-                f"{selection.total} tokens are no square: say how they lie with `tokens`, such as pruned.pictures[0]"
+                f"{selection.total} tokens are no square: say how they lie with `tokens`, such as pruned.images[0]"
             )
         grids, layout, features = [(side, side)], None, None
     else:

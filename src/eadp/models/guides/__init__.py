@@ -1,4 +1,4 @@
-"""Text guides: the question in a space that it shares with the visual tokens."""
+"""Text guides: they bring the question into a space that it shares with the visual tokens."""
 
 from __future__ import annotations
 
@@ -13,39 +13,72 @@ from eadp.models.guides.embedding import EmbeddingGuide
 from eadp.models.guides.loading import SIDECAR, checkpoint_of, load_clip, load_sidecar, load_siglip
 from eadp.models.guides.siglip import SiglipGuide
 
-__all__ = ["CLIPGuide", "EmbeddingGuide", "Guide", "SiglipGuide", "guide_for"]
+__all__ = ["CLIPGuide", "EmbeddingGuide", "Guide", "SiglipGuide", "guide_for", "tower_guide_for"]
 
-# Families whose visual tokens are one to one with states of a tower that has a text encoder.
 TOWER_FAMILIES = {"llava", "llava_next", "llava_next_video", "llava_onevision"}
+"""Families whose visual tokens are one to one with states of a tower that has a text encoder."""
 LOADERS = {"clip_vision_model": load_clip, "siglip_vision_model": load_siglip}
 
 
 def guide_for(model: Any, processor: Any, checkpoint: str | None = None, *, sign: float | None = None) -> Guide:
-    """The right guide for the model's family.
+    """Build the guide for the model's family.
 
-    CLIP's or SigLIP's text encoder for the LLaVA families, by their vision tower; the language model's input embeddings
-    for every other model.
+    For the LLaVA families it is the text encoder of CLIP or SigLIP, depending on their vision tower; for every other
+    model, the language model's input embeddings.
 
-    checkpoint: name or folder of the CLIP or SigLIP to load; by default the text side that the model's folder carries
-                (`clip_text.safetensors`), else the checkpoint that the tower came from.
-    sign:       instead of the guide's own.
+    Args:
+        model: The model.
+        processor: Its processor or tokenizer.
+        checkpoint: The name or folder of the CLIP or SigLIP to load. Default: the text encoder in the model's own
+            folder (`clip_text.safetensors`), or else the checkpoint that the tower came from.
+        sign: The sign of the guide, in place of its own.
+
+    Raises:
+        ValueError: If a checkpoint is given for a model that needs none, or the right one is not known.
+        OSError: If the checkpoint cannot be loaded.
     """
-    options = {} if sign is None else {"sign": sign}
-    tower = getattr(model.config, "vision_config", None)
-    loader = LOADERS.get(tower.model_type) if tower and model.config.model_type in TOWER_FAMILIES else None
-    folder = Path(getattr(model, "name_or_path", ""))
-    if loader is load_clip and checkpoint is None and (folder / SIDECAR).is_file():
-        return load_sidecar(folder, _vision_tower(model), processor, **options)
-    if loader:
-        return loader(checkpoint or checkpoint_of(tower), _vision_tower(model), **options)
+    vision_config = getattr(model.config, "vision_config", None)
+    if model.config.model_type in TOWER_FAMILIES and vision_config and vision_config.model_type in LOADERS:
+        folder = getattr(model, "name_or_path", "")
+        norm = _post_layernorm(model)
+        return tower_guide_for(vision_config, norm, folder, processor, checkpoint, sign=sign)
     if checkpoint is not None:
         raise ValueError(
             f"{model.config.model_type} is guided by its own input embeddings, so there is no text encoder to load "
             f"from checkpoint={checkpoint!r}: leave it out, or pass a guide of your own"
         )
-    return EmbeddingGuide(model.get_input_embeddings(), processor, **options)
+    return EmbeddingGuide(model.get_input_embeddings(), processor, **({} if sign is None else {"sign": sign}))
 
 
-def _vision_tower(model: nn.Module) -> nn.Module:
-    """By name, so that it is also found inside a wrapper such as an adapter."""
-    return next(module for name, module in model.named_modules() if name.rpartition(".")[2] == "vision_tower")
+def tower_guide_for(
+    vision_config: Any,
+    post_layernorm: nn.LayerNorm,
+    folder: str,
+    processor: Any,
+    checkpoint: str | None = None,
+    *,
+    sign: float | None = None,
+) -> Guide:
+    """Build the guide for a CLIP or SigLIP vision tower, without a model.
+
+    Args:
+        vision_config: The configuration of the vision tower.
+        post_layernorm: The last norm of the tower.
+        folder: The folder of the model, which may have the text encoder.
+        processor: The processor or tokenizer of the model.
+        checkpoint: As in `guide_for`.
+        sign: As in `guide_for`.
+    """
+    options = {} if sign is None else {"sign": sign}
+    loader = LOADERS[vision_config.model_type]
+    if loader is load_clip and checkpoint is None and (Path(folder) / SIDECAR).is_file():
+        return load_sidecar(Path(folder), post_layernorm, processor, **options)
+    return loader(checkpoint or checkpoint_of(vision_config), post_layernorm, **options)
+
+
+def _post_layernorm(model: nn.Module) -> Any:
+    """The last norm of a model's vision tower."""
+    # By name, so that it is also found inside a wrapper such as a PEFT model.
+    tower: Any = next(module for name, module in model.named_modules() if name.rpartition(".")[2] == "vision_tower")
+    # Some releases of transformers keep the tower's layers one level lower, in `vision_model`.
+    return getattr(tower, "vision_model", tower).post_layernorm

@@ -1,4 +1,4 @@
-"""What every guide has: a sign, a space, and `encode` and `align` into it."""
+"""The base class of guides: a sign, a space, and `encode` and `align` into that space."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from eadp.compat import tensor_version
 from eadp.core import TextGuide, TextLayout
 
 Space = Literal["tower", "language"]
@@ -17,12 +18,13 @@ REMEMBERED_QUESTIONS = 32
 
 
 class Guide(ABC):
-    """Brings a question and visual tokens into one space, where their cosine says something.
+    """Brings a question and visual tokens into one space, where their cosine is meaningful.
 
-    space: what `align` takes. "tower": states of the vision tower, without CLS: which ones, each guide says.
-           "language": the projected features, as the language model receives them.
-    sign:  −1 where high cosine marks the background, +1 where it marks the object. It belongs to the encoder: each
-           guide gives its own and the reason, `sign=` overrides it, `eadp.diagnose_sign` measures it.
+    Attributes:
+        space: What `align` takes. "tower": hidden states of the vision tower, without CLS; each guide says which.
+            "language": the projected features, as the language model receives them.
+        sign: −1 where a high cosine marks the background, +1 where it marks the object. It is a property of the
+            encoder: each guide documents its own, `sign=` overrides it, and `eadp.diagnose_sign` measures it.
     """
 
     space: ClassVar[Space]
@@ -34,17 +36,24 @@ class Guide(ABC):
         self._encoded: OrderedDict[tuple[object, ...], TextGuide] = OrderedDict()
 
     def encode(self, question: str, layout: TextLayout = "words") -> TextGuide:
-        """The question's tokens, pooled vector and words. The last few questions are remembered."""
+        """Encode a question. The last few questions are cached.
+
+        Args:
+            question: The question.
+            layout: How the question is given to a text encoder of fixed length.
+
+        Returns:
+            The question's tokens, pooled vector and words.
+        """
         if not isinstance(question, str):
             raise TypeError(f"a question must be a string, got {type(question).__name__}")
         question = question.strip()
-        weight = self._settle()
-        version = None if weight.is_inference() else weight._version
-        key = (question, layout, self.sign, weight.device, weight.dtype, version)
+        weight = self._follow_model()
+        key = (question, layout, self.sign, weight.device, weight.dtype, tensor_version(weight))
         if key in self._encoded:
             self._encoded.move_to_end(key)
             return self._encoded[key]
-        # Not inference mode, even inside the caller's: what is remembered may meet autograd later.
+        # Not in inference mode, even if the caller is: the cached tensors may be used with autograd later.
         with torch.inference_mode(False), torch.no_grad():
             guide = self._encode(question, layout)
         self._encoded[key] = guide
@@ -53,24 +62,24 @@ class Guide(ABC):
         return guide
 
     def forget(self) -> None:
-        """Encode each question anew, as in a new process: what a measurement must do."""
+        """Empty the cache of questions, so that a measurement encodes each of them again."""
         self._encoded.clear()
 
     @abstractmethod
     def align(self, states: Tensor) -> Tensor:
-        """[..., d] → [..., c]: visual tokens in the space of `encode`'s; nothing moves in space."""
+        """Bring visual tokens into the space of the question: […, d] → […, c], token by token."""
 
     @abstractmethod
     def _encode(self, question: str, layout: TextLayout) -> TextGuide:
-        """Encode a stripped question, perhaps empty."""
+        """Encode a stripped question, which may be empty."""
 
     @abstractmethod
-    def _settle(self) -> Tensor:
-        """Follow the model to where it is now. Gives a weight whose device, dtype and version date an encoding."""
+    def _follow_model(self) -> Tensor:
+        """Move to the device and dtype of the model. Returns a weight that tells when cached encodings are outdated."""
 
 
 def tokenizer_of(processor: Any) -> Any:
-    """The tokenizer of a processor, or the tokenizer itself where that was given."""
+    """The tokenizer of a processor; a tokenizer is returned as it is."""
     tokenizer = getattr(processor, "tokenizer", processor)
     if not callable(tokenizer) or not hasattr(tokenizer, "decode"):
         raise TypeError(f"expected a processor or a tokenizer, got {type(processor).__name__}")

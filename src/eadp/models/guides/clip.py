@@ -1,4 +1,4 @@
-"""CLIP's text tower, for models that see through CLIP's vision tower (LLaVA-1.5, LLaVA-NeXT)."""
+"""CLIP's text encoder, for models with CLIP's vision tower (LLaVA-1.5, LLaVA-NeXT)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LEGACY_EOS = 2
 class CLIPGuide(TowerGuide):
     """CLIP's shared space: v = visual_projection(post_layernorm(hidden state)), t = text_projection(last hidden state).
 
-    The pooled vector is the EOS token's, found by CLIP's own code. Segments of at most 77 slots, each with BOS and EOS.
-    `align` takes the tower's hidden state of the layer that LLaVA uses (−2), without CLS: CLIP itself normalises and
-    projects only CLS of the last layer, so for patches this is a reading of its space, not its training target.
+    The pooled vector is that of the EOS token, found by CLIP's own code. A segment has at most 77 slots, with BOS and
+    EOS. `align` takes the tower's hidden states of the layer that LLaVA reads (−2), without CLS. CLIP itself normalises
+    and projects only the CLS token of the last layer, so its training does not align patches with text directly.
 
-    sign is −1: CLIP is trained through one pooled vector, and its patches learn to carry what the pooling needs, not
-    what they show; raw maps give the background the higher cosine. The paper, CDPruner and TRIM all negate; their
-    figures were measured so.
+    The sign is −1: CLIP is trained through one pooled vector, and its patches learn to carry what the pooling needs,
+    not what they show, so the background has the higher cosine. The paper, CDPruner and TRIM all negate the cosine,
+    and their results were measured that way.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class CLIPGuide(TowerGuide):
         return [self.tokenizer.bos_token_id]
 
     @property
-    def _filling(self) -> int:
+    def _slot_padding(self) -> int:
         return 0
 
     @property
-    def _beside(self) -> list[nn.Module]:
+    def _own_modules(self) -> list[nn.Module]:
         return [self.text_model, self.text_projection, self.visual_projection]
 
     def _states(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,6 +70,6 @@ class CLIPGuide(TowerGuide):
 
     @torch.no_grad()
     def align(self, states: Tensor) -> Tensor:
-        """[..., tower's d] → [..., CLIP's projection dim]."""
-        self._settle()
+        """Project hidden states of the tower into CLIP's space: […, d] → […, projection dim]."""
+        self._follow_model()
         return self.visual_projection(self.post_layernorm(states.to(self.post_layernorm.weight.dtype)))

@@ -1,4 +1,4 @@
-"""The language model's own input embeddings, for every model whose tower comes without a text encoder."""
+"""The language model's own input embeddings, for models whose vision tower has no text encoder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from eadp.models.guides.pieces import pieces_of
 class EmbeddingGuide(Guide):
     """v = the projected features, t = the input embeddings of the question's tokens, pooled = their mean.
 
-    An empty question has no pooled vector: there is nothing to take the mean of.
+    An empty question has no pooled vector, because there is nothing to average.
 
-    sign is −1, as the paper and its release have it on Qwen too; their figures were measured so. The paper's reason to
-    negate is a tower trained through one pooled vector, which does not hold in this space, and by itself the sign was
-    never measured here: `eadp.diagnose_sign` tells which one a model wants, `sign=+1` is the other.
+    The sign is −1, as in the paper and its release, on Qwen too; their results were measured that way. The paper's
+    reason for negating is a tower trained through one pooled vector, which does not hold in this space. The sign alone
+    was never measured here: `eadp.diagnose_sign` shows which one suits a model, and `sign=+1` sets the other.
     """
 
     space: ClassVar[Space] = "language"
@@ -36,15 +36,15 @@ class EmbeddingGuide(Guide):
 
     def _encode(self, question: str, layout: TextLayout) -> TextGuide:
         pieces = pieces_of(question, self.tokenizer)
-        weight = self._settle()
+        weight = self._follow_model()
         device = "cpu" if weight.device.type == "meta" else weight.device
         tokens = self.embeddings(torch.tensor(pieces.ids, dtype=torch.long, device=device))
         pooled = tokens.float().mean(0).to(tokens.dtype) if pieces.ids else None
         return TextGuide(tokens, pooled, tuple(pieces.words), self.sign)
 
     def align(self, states: Tensor) -> Tensor:
-        """The features as they are."""
+        """Return the features unchanged."""
         return states
 
-    def _settle(self) -> Tensor:
+    def _follow_model(self) -> Tensor:
         return self.embeddings.weight

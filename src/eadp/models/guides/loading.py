@@ -1,11 +1,11 @@
-"""The text side of CLIP or SigLIP from a checkpoint."""
+"""Load the text encoder of CLIP or SigLIP from a checkpoint."""
 
 from __future__ import annotations
 
 import json
 import warnings
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -15,7 +15,6 @@ from eadp.models.guides.base import tokenizer_of
 from eadp.models.guides.clip import CLIPGuide
 from eadp.models.guides.siglip import SiglipGuide
 
-# The tower's model type, width, patch size and image size → where it came from.
 CHECKPOINTS = {
     ("clip_vision_model", 1024, 14, 336): "openai/clip-vit-large-patch14-336",
     ("clip_vision_model", 1024, 14, 224): "openai/clip-vit-large-patch14",
@@ -26,16 +25,20 @@ CHECKPOINTS = {
     ("siglip_vision_model", 768, 16, 384): "google/siglip-base-patch16-384",
     ("siglip_vision_model", 768, 16, 224): "google/siglip-base-patch16-224",
 }
-
+"""The checkpoint of a tower, by its model type, width, patch size and image size."""
 
 SIDECAR, TEXT = "clip_text.safetensors", "text_model."
-"""A model's own text side, beside its weights."""
+"""The file of a text encoder in the folder of a model, and the prefix of its weights."""
 
 REMEDY = "give attach's guide= (or guide_for's checkpoint=) the name or folder of"
 
 
 def checkpoint_of(tower: Any) -> str:
-    """The checkpoint that a vision tower came from, by its config."""
+    """Find the checkpoint that a vision tower came from, by its configuration.
+
+    Raises:
+        ValueError: If no known checkpoint has such a tower.
+    """
     key = (tower.model_type, tower.hidden_size, tower.patch_size, tower.image_size)
     if key not in CHECKPOINTS:
         raise ValueError(
@@ -45,11 +48,16 @@ def checkpoint_of(tower: Any) -> str:
     return CHECKPOINTS[key]
 
 
-def load_clip(checkpoint: str, tower: nn.Module, **options: Any) -> CLIPGuide:
-    """CLIP's text model and both projections; its vision model is only compared."""
+def load_clip(checkpoint: str, post_layernorm: nn.LayerNorm, **options: Any) -> CLIPGuide:
+    """Load CLIP's text model and both projections. Its vision model is only compared with the tower.
+
+    Args:
+        checkpoint: The name or folder of the checkpoint.
+        post_layernorm: The last norm of the model's vision tower.
+        **options: Options of the guide.
+    """
     from transformers import CLIPModel
 
-    post_layernorm = _post_layernorm(tower)
     clip = _load(CLIPModel, "clip", checkpoint, post_layernorm)
     return CLIPGuide(
         text_model=clip.text_model,
@@ -61,14 +69,22 @@ def load_clip(checkpoint: str, tower: nn.Module, **options: Any) -> CLIPGuide:
     )
 
 
-def load_sidecar(folder: Path, tower: nn.Module, processor: Any, **options: Any) -> CLIPGuide:
-    """CLIP's text side where a model's own folder carries it: `clip_text.json`, the text model's configuration and the
-    guide's sign, and `clip_text.safetensors`, `text_model.*`, `text_projection.weight`, `visual_projection.weight`."""
+def load_sidecar(folder: Path, post_layernorm: nn.LayerNorm, processor: Any, **options: Any) -> CLIPGuide:
+    """Load CLIP's text encoder from the folder of a model.
+
+    `clip_text.json` has the text model's configuration and the guide's sign. `clip_text.safetensors` has
+    `text_model.*`, `text_projection.weight` and `visual_projection.weight`.
+
+    Args:
+        folder: The folder of the model.
+        post_layernorm: The last norm of its vision tower.
+        processor: Its processor or tokenizer.
+        **options: Options of the guide.
+    """
     from transformers import CLIPTextConfig, CLIPTextModel
 
     settings = json.loads((folder / SIDECAR).with_suffix(".json").read_text())
     sign = settings.pop("sign", -1.0)
-    post_layernorm = _post_layernorm(tower)
     weights = {name: value.to(post_layernorm.weight.dtype) for name, value in load_file(folder / SIDECAR).items()}
     text_model: Any = CLIPTextModel(CLIPTextConfig.from_dict(settings))
     text_model.to(post_layernorm.weight.dtype)
@@ -91,23 +107,23 @@ def _projection(weight: Tensor) -> nn.Linear:
     return layer
 
 
-def load_siglip(checkpoint: str, tower: nn.Module, **options: Any) -> SiglipGuide:
-    """SigLIP's text model; its vision model is only compared."""
+def load_siglip(checkpoint: str, post_layernorm: nn.LayerNorm, **options: Any) -> SiglipGuide:
+    """Load SigLIP's text model. Its vision model is only compared with the tower.
+
+    Args:
+        checkpoint: The name or folder of the checkpoint.
+        post_layernorm: The last norm of the model's vision tower.
+        **options: Options of the guide.
+    """
     from transformers import SiglipModel
 
-    post_layernorm = _post_layernorm(tower)
     siglip = _load(SiglipModel, "siglip", checkpoint, post_layernorm)
     tokenizer = _tokenizer(checkpoint)
     return SiglipGuide(text_model=siglip.text_model, post_layernorm=post_layernorm, tokenizer=tokenizer, **options)
 
 
-def _post_layernorm(tower: nn.Module) -> nn.LayerNorm:
-    """The tower's own; some releases of transformers keep its layers one level lower, in `vision_model`."""
-    return cast(nn.LayerNorm, getattr(tower, "vision_model", tower).post_layernorm)
-
-
 def _load(kind: Any, family: str, checkpoint: str, ours: nn.LayerNorm) -> Any:
-    """A model from safetensors, every weight of it, in the dtype of our tower; anything else is an error."""
+    """Load a model with all its weights from safetensors, in the dtype of our tower."""
     from transformers import AutoConfig
 
     remedy = f"{REMEDY} a {family} checkpoint in safetensors, with its tokenizer"
@@ -130,17 +146,15 @@ def _load(kind: Any, family: str, checkpoint: str, ours: nn.LayerNorm) -> Any:
 
 
 def _compare(theirs: nn.LayerNorm, ours: nn.LayerNorm, checkpoint: str) -> None:
-    """Warn where the tower is not the checkpoint's.
-
-    Models that use a layer before this norm send it no gradient, so that even a tuned tower has it unchanged.
-    """
+    """Warn if the tower does not come from the checkpoint."""
+    # A model that reads a layer before this norm sends it no gradient, so even a fine-tuned tower has it unchanged.
     if ours.weight.device.type == "meta" or theirs.weight.shape != ours.weight.shape:
-        return  # Nothing to compare; or a mismatch that the guide refuses.
+        return  # There is nothing to compare, or a mismatch that the guide refuses.
     if not torch.allclose(theirs.weight.float(), ours.weight.float().cpu(), rtol=0.02, atol=1e-3):
         warnings.warn(
             f"the vision tower does not come from {checkpoint}: its post_layernorm differs, so maps will mean "
             f"little; {REMEDY} the model that the tower was taken from",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 

@@ -1,4 +1,4 @@
-"""A question as the tokens of some tokenizer: their ids, how they read, and where a long one may be cut."""
+"""A question as tokens: their ids, their text, and where a long question may be split."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ MID_CHARACTER, MID_WORD, NEW_WORD = range(3)
 
 @dataclass(frozen=True)
 class Pieces:
-    """The question's own tokens, no special ones.
+    """The M tokens of a question, without special ones.
 
-    ids:   M token ids.
-    words: M, how each reads in the question. Tokens that share a character (an emoji's bytes) all read as it.
-    seams: M, how good a cut before each token would be: MID_CHARACTER < MID_WORD < NEW_WORD.
+    Attributes:
+        ids: The token ids.
+        words: The text of each token in the question. Tokens that share a character (the bytes of an emoji) all have
+            that character.
+        seams: How good a split before each token is: MID_CHARACTER < MID_WORD < NEW_WORD.
     """
 
     ids: list[int]
@@ -22,9 +24,9 @@ class Pieces:
     seams: list[int]
 
     def segments(self, capacity: int) -> list[slice]:
-        """Cut into runs of at most `capacity` tokens, at word ends where one lies in a run's second half.
+        """Split into segments of at most `capacity` tokens, at a word boundary if one is in a segment's second half.
 
-        An empty question is one empty run.
+        An empty question is one empty segment.
         """
         spans, start = [], 0
         while len(self.ids) - start > capacity:
@@ -36,7 +38,7 @@ class Pieces:
 
 
 def pieces_of(question: str, tokenizer: Any) -> Pieces:
-    """Tokenize without BOS and EOS, also where the question's text happens to spell one."""
+    """Tokenize without BOS and EOS, even if the question's text contains one."""
     if not question:
         return Pieces([], [], [])
     has_offsets = bool(getattr(tokenizer, "is_fast", False))
@@ -61,7 +63,7 @@ def _read_by_offsets(question: str, ids: list[int], spans: list[tuple[int, int]]
 
 
 def _read_by_pieces(ids: list[int], tokenizer: Any) -> Pieces:
-    """SentencePiece without offsets: "▁" opens a word."""
+    """Read tokens of SentencePiece without offsets, where "▁" begins a word."""
     tokens = tokenizer.convert_ids_to_tokens(ids)
     words = [token.replace("▁", " ").strip() or " " for token in tokens]
     return Pieces(ids, words, [NEW_WORD if token.startswith("▁") else MID_WORD for token in tokens])

@@ -1,4 +1,4 @@
-"""SigLIP's text encoder, for models that see through SigLIP's vision tower (LLaVA-OneVision, LLaVA-Video)."""
+"""SigLIP's text encoder, for models with SigLIP's vision tower (LLaVA-OneVision, LLaVA-Video)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class SiglipGuide(TowerGuide):
-    """v = the rows that the model projects, t = last hidden state of the text encoder, pooled = its pooler output.
+    """v = the states that the model projects, t = last hidden state of the text encoder, pooled = its pooler output.
 
-    `align` takes the states that LLaVA-OneVision reads: of a tower that lost SigLIP's last block and its head, before
-    its `post_layernorm`. So does the release of EADP. `normalised=True` sends them through that norm first, which
-    SigLIP's own head would see.
-    SigLIP has no projection: the two sides meet in the width of their hidden states, which must be equal.
+    `align` takes the states that LLaVA-OneVision reads, as the release of EADP does. They come before `post_layernorm`,
+    from a tower without SigLIP's last block and head. `normalised=True` applies that norm first, as SigLIP does before
+    its own head. SigLIP has no projection: both encoders must have hidden states of the same width.
 
-    As SigLIP was trained: no BOS, always padded to full length (64) and never masked; it pools at the last slot.
+    As in SigLIP's training, a text has no BOS, is always padded to full length (64) and never masked, and is pooled at
+    the last slot.
 
-    sign is −1, as the paper and its release have it on LLaVA-Video; their figures were measured so. By itself it was
-    never measured: `eadp.diagnose_sign` does.
+    The sign is −1, as in the paper and its release on LLaVA-Video; their results were measured that way. The sign alone
+    was never measured: `eadp.diagnose_sign` does that.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class SiglipGuide(TowerGuide):
         return output.last_hidden_state, output.pooler_output
 
     def _slot_rows(self, ids: list[int]) -> list[list[int]]:
-        """SigLIP's tokenizer drops what is too long, but for the end."""
+        """SigLIP's tokenizer truncates a long text, but keeps its EOS."""
         length = self.text_model.config.max_position_embeddings
         return [ids] if len(ids) <= length else [[*ids[: length - 1], ids[-1]]]
 
     def align(self, states: Tensor) -> Tensor:
-        """The tower's rows as they are, or through its last norm."""
+        """Return the tower's states unchanged, or after its last norm."""
         return self.post_layernorm(states) if self.normalised else states

@@ -1,0 +1,348 @@
+"""One call of the language model, layer by layer: a prefill that is cut, or a continuation after one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from eadp.compat import max_length, query_offset
+from eadp.core import Selection, trace
+from eadp.methods.base import Newlines, Positions
+from eadp.methods.inside import InsideMethod
+from eadp.runtime.cache_map import CacheMap
+from eadp.runtime.compact import Compaction
+from eadp.runtime.decoder import Decoder
+from eadp.runtime.masks import (
+    Mask,
+    attention_type,
+    causal_layer_mask,
+    cut_layer_mask,
+    full_attention_mask,
+    valid_past_columns,
+)
+from eadp.runtime.merge import Merge, apply_merges
+from eadp.runtime.positions import count_columns, move_back, renumber_positions
+from eadp.runtime.prefill_inputs import PrefillInputs
+from eadp.runtime.probe import AttentionInputs, peek_attention
+from eadp.runtime.remaining_tokens import CutView, RemainingTokens, check_cut_selection, kept_in_row_order
+
+
+@dataclass(frozen=True)
+class AppliedCut:
+    """One cut, for all rows of the batch.
+
+    Attributes:
+        layer: The layer before which it is.
+        plan: What it does to the columns.
+        merges: The merged rows.
+        selections: One per budget.
+    """
+
+    layer: int
+    plan: Compaction
+    merges: list[Merge]
+    selections: list[Selection]
+
+
+class ForwardPass:
+    """What both kinds of calls share: the language model, and the positions that it computed for its first layer."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.config = decoder.config
+        self._position_ids: Tensor | None = None
+
+    @property
+    def position_ids(self) -> Tensor:
+        """The position ids from which the first layer's rotary embeddings are computed, …×B×P₀ or …×1×P₀."""
+        if self._position_ids is None:
+            raise RuntimeError("the language model did not call its rotary embedding, so its positions are not known")
+        return self._position_ids
+
+    @position_ids.setter
+    def position_ids(self, ids: Tensor) -> None:
+        self._position_ids = ids
+
+
+class PrefillPass(ForwardPass):
+    """The layers of a prefill, cut by cut.
+
+    Attributes:
+        layout: What the columns of the first layer have become.
+        cuts: The cuts so far.
+        attention_inputs: Those of the layer that the method looks at, while it selects.
+        cache_maps: Pairs of a layer and what the cache has to remember from it on.
+    """
+
+    def __init__(
+        self,
+        inputs: PrefillInputs,
+        remaining: list[RemainingTokens],
+        beams: int,
+        method: InsideMethod,
+        positions: Positions,
+        newlines: Newlines,
+        decoder: Decoder,
+        has_prepared_masks: bool,
+    ) -> None:
+        """Begin a prefill.
+
+        Args:
+            inputs: What enters the first layer.
+            remaining: The images' tokens, by budget.
+            beams: How many rows of the batch are beams of one prompt.
+            method: The method that cuts.
+            positions: What kept tokens do with their positions.
+            newlines: Which newlines stay.
+            decoder: The language model.
+            has_prepared_masks: Whether the base model builds 4-D masks itself.
+        """
+        super().__init__(decoder)
+        self.inputs = inputs
+        self.remaining = remaining
+        self.beams = beams
+        self.method = method
+        self.positions = positions
+        self.newlines = newlines
+        rows, length = inputs.embeddings.shape[:2]
+        self.layout = Compaction.identity(rows, length, inputs.valid, inputs.embeddings.device)
+        self.cuts: list[AppliedCut] = []
+        self.attention_inputs: AttentionInputs | None = None
+        self.notes: dict[int, tuple[str, ...]] = {}
+        self.scores: dict[int, Tensor | None] = {}
+        self.cache_maps: list[tuple[int, CacheMap]] = []
+        self._is_renumbered = torch.zeros(rows, dtype=torch.bool)
+        self._layouts: list[tuple[int, Compaction]] = [(0, self.layout)]
+        self._stage = id(self.layout), id(inputs.past)
+        self._memo: dict[Any, Any] = {}
+        mask = full_attention_mask(inputs.mask) if has_prepared_masks else None
+        self._prepared_mask = mask if mask is not None and mask.ndim == 4 else None
+
+    def cuts_at(self, layer: int) -> bool:
+        """Whether tokens are dropped or merged before this layer."""
+        return any(group.cut_at(layer) for group in self.remaining)
+
+    def enter_layer(
+        self, index: int, layer: nn.Module, states: Tensor, settings: dict[str, Any]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Prepare the arguments of a layer, and cut before it where a cut is due.
+
+        Args:
+            index: The layer, counted from 0.
+            layer: Its module.
+            states: B×P×d, its input.
+            settings: Its other arguments, for all P₀ columns.
+
+        Returns:
+            The states and arguments that the layer gets.
+        """
+        if self.cuts_at(index):
+            with torch.no_grad():
+                if self.method.attention_from == "next":
+                    with trace.part("relevance"):
+                        self.attention_inputs = peek_attention(layer, states, self._settings(index, states, settings))
+                cut = self._select(index, states)
+            with trace.part("compaction"):
+                states = cut.plan.take_rows(apply_merges(states, cut.merges))
+            self.cuts.append(cut)
+            self.layout = self.layout.then(cut.plan)
+            self._layouts.append((index, self.layout))
+        settings = self._settings(index, states, settings)
+        stage = id(self.layout), id(self.inputs.past.at_layer(index))
+        if stage != self._stage:
+            self.cache_maps.append((index, self._cache_map(index, settings.get("past_key_values"))))
+            self._stage = stage
+        return states, settings
+
+    @trace.part("compaction")
+    def _select(self, index: int, states: Tensor) -> AppliedCut:
+        attention_inputs, self.attention_inputs = self.attention_inputs, None
+        if attention_inputs is None:
+            raise RuntimeError(
+                f"layer {index - 1} was not called through its module, so its attention was not recorded"
+            )
+        length = states.shape[1]
+        keep = torch.ones(states.shape[:2], dtype=torch.bool)
+        # Between the numbers of two columns there is room for as many others as there are columns.
+        order = (torch.arange(length) * (length + 1)).repeat(len(states), 1)
+        merges, selections, is_reordered = [], [], False
+        past = attention_inputs.key.shape[2] - length if self.inputs.start else 0
+        for number, group in enumerate(self.remaining):
+            cut = group.cut_at(index)
+            if cut is None:
+                continue
+            row, current = group.row, self.layout.fill[group.row].cpu()
+            view = CutView(group, states[row], self.inputs, current, attention_inputs.for_row(row), past, self.decoder)
+            tokens = current[group.token_columns]
+            with trace.part("selection"):
+                selection = check_cut_selection(self.method.choose(cut, view), cut, len(tokens))
+            beams = slice(row, row + self.beams)
+            rows = kept_in_row_order(selection).cpu()
+            if selection.merge is not None:
+                merges += [
+                    Merge(beam, tokens, tokens[rows], selection.merge) for beam in range(beams.start, beams.stop)
+                ]
+            keep[beams, current[group.drop(rows, cut, self.newlines)]] = False
+            for image in group.images:
+                if len(image.moved):
+                    is_reordered, end = True, int(current[image.columns[image.left]].max())
+                    order[beams, current[image.moved]] = order[row, end] + 1 + torch.arange(len(image.moved))
+            self._is_renumbered[beams] |= self.positions == "renumber"
+            self.notes[number] = (*self.notes.get(number, ()), *selection.notes)
+            self.scores.setdefault(number, selection.scores)
+            selections.append(selection)
+        device, valid = self.layout.index.device, self.layout.valid
+        keep = keep.to(device) if valid is None else keep.to(device) & valid
+        plan = Compaction.from_mask(keep, order.to(device) if is_reordered else None)
+        return AppliedCut(index, plan, merges, selections)
+
+    def _settings(self, index: int, states: Tensor, settings: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a layer besides its states, for the columns that are left."""
+        past = self.inputs.past.at_layer(index)
+        if not self.cuts and past is self.inputs.past:
+            return settings
+        cache, embeddings = settings.get("past_key_values"), settings["position_embeddings"]
+        changed = {**settings, "attention_mask": self._mask(index, states, cache)}
+        if self.cuts:
+            changed["position_ids"] = count_columns(self.layout, self._held(index, cache), states.device)
+        if bool(self._is_renumbered.any()) or past.shift is not None:
+            changed["position_embeddings"] = self._once(
+                ("rotary", attention_type(self.config, index), id(past)),
+                lambda: self.decoder.rotary_embeddings(states, self.positions_at(index)[0], index),
+            )
+        elif self.cuts:
+            changed["position_embeddings"] = self._once(
+                ("rotary", id(embeddings)),
+                lambda: tuple(self.layout.take_rows(each.expand(len(states), -1, -1)) for each in embeddings),
+            )
+        return changed
+
+    def positions_at(self, index: int) -> tuple[Tensor, Tensor | None]:
+        """The positions of the columns that are left at a layer.
+
+        Returns:
+            …×B×P, the positions, and B, how far they are behind those of the first layer; None where they are not. Rows
+            that were not cut keep their positions.
+        """
+        shift = self.inputs.past.at_layer(index).shift
+        ids = self.position_ids.expand(*self.position_ids.shape[:-2], len(self._is_renumbered), -1)
+        kept = move_back(self.layout.take_columns(ids), shift)
+        if not bool(self._is_renumbered.any()):
+            return kept, shift
+        rows = self._is_renumbered.to(ids.device)
+        packed, lag = renumber_positions(ids, self.layout, shift, self.inputs.valid, self.inputs.first_position)
+        before = torch.zeros_like(lag) if shift is None else shift.to(lag.device)
+        return torch.where(rows[:, None], packed, kept), torch.where(rows, lag, before)
+
+    def _mask(self, index: int, states: Tensor, cache: Cache | None) -> Any:
+        def make() -> Any:
+            if self._prepared_mask is not None:
+                return cut_layer_mask(self._prepared_mask, self.layout, self.config, cache, index)
+            return causal_layer_mask(states, self._cache_map(index, cache).valid, self.config, cache, index)
+
+        key = "mask", attention_type(self.config, index), id(self.inputs.past.at_layer(index))
+        return self._once(key, make)
+
+    def _once(self, key: Any, make: Any) -> Any:
+        """Make a value once for all layers between two cuts."""
+        key = (len(self.cuts), *key)
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+    def _held(self, index: int, cache: Cache | None) -> int:
+        """How many tokens the cache of a layer holds before this call."""
+        return int(query_offset(cache, index)) if self.inputs.start and cache is not None else 0
+
+    def _cache_map(self, index: int, cache: Cache | None) -> CacheMap:
+        """What the cache has to remember of the layers from this one on."""
+        past, held = self.inputs.past.at_layer(index), self._held(index, cache)
+        rows, device = len(self.layout.index), self.layout.index.device
+        valid_past = valid_past_columns(self.inputs.logical_mask, past, held, rows, device)
+        return CacheMap(
+            offset=past.offset + self.inputs.length - self.layout.length,
+            prefilled=held + self.layout.length,
+            uncroppable=held + self.layout.length - min(self.layout.tail, self.inputs.tail),
+            valid=self.layout.valid_with_past(valid_past, held),
+            shift=self.positions_at(index)[1],
+        )
+
+    # After the last layer.
+
+    def restore(self, output: Any) -> None:
+        """Restore the P₀ columns of the first layer in the output of the language model."""
+        if not self.cuts:
+            return
+        output.last_hidden_state = self.layout.restore(output.last_hidden_state)
+        if output.hidden_states is not None:
+            # The first are the embeddings; each of the others is the output of a layer.
+            *inner, last = output.hidden_states
+            restored = [self._layout_at(max(0, number - 1)).restore(states) for number, states in enumerate(inner)]
+            output.hidden_states = (*restored, self.layout.restore(last))
+
+    def _layout_at(self, layer: int) -> Compaction:
+        return next(layout for first, layout in reversed(self._layouts) if first <= layer)
+
+    def columns(self, entered: Tensor | None) -> Tensor | None:
+        """B×L, which columns of the prompts stayed to the end, before beams. entered: the same for the first layer."""
+        if entered is None:
+            return None
+        stayed = entered.clone()
+        for image in (image for group in self.remaining for image in group.images):
+            stayed[image.placed.row, image.placed.columns[~image.left]] = False
+        return stayed
+
+    def selections(self, before: list[Selection]) -> list[Selection]:
+        """What stayed to the end, one selection per image. before: the same for the first layer."""
+        depth = self.config.num_hidden_layers
+        parts: list[Selection] = []
+        for number, group in enumerate(self.remaining):
+            notes, scores = self.notes.get(number, ()), self.scores.get(number)
+            parts += group.selections(before[len(parts) :], self.method.name, depth, notes, scores)
+        return parts
+
+
+class ContinuationPass(ForwardPass):
+    """A call that adds tokens to a cache whose layers hold different numbers of tokens."""
+
+    def __init__(self, decoder: Decoder, mask: Mask, cache_map: CacheMap) -> None:
+        """Begin a continuation.
+
+        Args:
+            decoder: The language model.
+            mask: The mask over the whole logical sequence.
+            cache_map: The map of the cache.
+        """
+        super().__init__(decoder)
+        self.mask = mask
+        self.cache_map = cache_map
+        self._memo: dict[Any, Any] = {}
+
+    def enter_layer(
+        self, index: int, layer: nn.Module, states: Tensor, settings: dict[str, Any]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Give a layer the mask and the positions for what its part of the cache holds."""
+        cache_map = self.cache_map.at_layer(index)
+        if cache_map is self.cache_map:
+            return states, settings
+        key = attention_type(self.config, index), id(cache_map)
+        if key not in self._memo:
+            cache = settings["past_key_values"]
+            valid = self._valid(index, cache_map, states, cache)
+            self._memo[key] = {"attention_mask": causal_layer_mask(states, valid, self.config, cache, index)}
+            if cache_map.shift is not None:
+                ids = move_back(self.position_ids, cache_map.shift)
+                self._memo[key]["position_embeddings"] = self.decoder.rotary_embeddings(states, ids, index)
+        return states, {**settings, **self._memo[key]}
+
+    def _valid(self, index: int, cache_map: CacheMap, states: Tensor, cache: Any) -> Tensor | None:
+        rows, length = states.shape[:2]
+        held = query_offset(cache, index)
+        # A static layer counts in a tensor, which must not be waited for; the causal mask hides its empty slots.
+        width = max_length(cache, index) if isinstance(held, Tensor) else held + length
+        flat_mask = self.mask if isinstance(self.mask, Tensor) and self.mask.ndim == 2 else None
+        return cache_map.physical_mask(flat_mask, rows, width, states.device)
