@@ -99,7 +99,7 @@ def test_without_a_method_all_tokens_stay() -> None:
         [ask(each.question, each.image) for each in asked]
     )
     assert [each.tokens for each in answers] == [256] * 4
-    assert sum(each.right(answer.answer) for each, answer in zip(asked, answers, strict=True)) >= 3
+    assert sum(each.is_correct(answer.answer) for each, answer in zip(asked, answers, strict=True)) >= 3
 
 
 @pytest.mark.slow

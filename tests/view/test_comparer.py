@@ -15,8 +15,7 @@ import eadp
 from eadp.models.guides import EmbeddingGuide
 from eadp.models.prompt import build_clip_inputs, build_inputs
 from eadp.pocket.samples import samples
-from eadp.pocket.world import clip
-from eadp.pocket.world import draw as draw_scene
+from eadp.pocket.world import make_clip, render_image
 from eadp.view.block_layout import compute_block_layout
 from eadp.view.comparer import MethodComparer
 from eadp.view.report import build_payload
@@ -59,7 +58,7 @@ def test_a_method_that_selects_all_at_once_has_no_order(compared):
 
 
 def test_the_frames_of_a_clip_share_one_budget(pocket):
-    frames = [draw_scene(frame) for frame in clip("test", 0, frames=4).frames]
+    frames = [render_image(frame) for frame in make_clip("test", 0, frames=4).frames]
     made = pocket.compare(frames, "What appears?", ["eadp", "visionzip"], 40, rounds=1)
     assert len(made.images) == len(made.grids) == 4
     for result in made.results:

@@ -36,12 +36,12 @@ def flops(
     from eadp.measure import cost_tables
 
     if paper:
-        for table in cost_tables.beside_the_paper():
+        for table in cost_tables.paper_tables():
             get_console().print(table)
         return
     try:
         counts = [int(part) for part in keep.split(",")]
-        get_console().print(cost_tables.costs(model, counts, text, words, _parse_grids(grid)))
+        get_console().print(cost_tables.cost_table(model, counts, text, words, _parse_grids(grid)))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -141,7 +141,7 @@ def bench(
         with Progress() as progress:
             task = progress.add_task(model, total=measurement.runs)
             report = measurement.run(lambda: progress.advance(task))
-        written = bench_report.write(report, out, accuracy)
+        written = bench_report.write_files(report, out, accuracy)
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     for table in bench_report.as_tables(report):
@@ -176,7 +176,7 @@ def plan(
     if latency is None and memory is None:
         raise typer.BadParameter("give a target: --latency 0.5x, --memory 16GiB, or both")
     try:
-        table = cost_tables.plan(model, latency, memory, text, words, _parse_grids(grid), batch, dtype)
+        table = cost_tables.plan_table(model, latency, memory, text, words, _parse_grids(grid), batch, dtype)
         get_console().print(table)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

@@ -214,7 +214,7 @@ class _AnsweringModel:
                 "kind": sample.kind,
                 "expected": sample.answer,
                 "answer": answer,
-                "right": sample.right(answer),
+                "right": sample.is_correct(answer),
                 "tokens": tokens,
                 "sent": sent,
                 "layer_mean": mean,
