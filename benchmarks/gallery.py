@@ -20,7 +20,7 @@ from eadp.pocket.world import make_clip, render_image
 from eadp.view.comparer import MethodComparer
 from eadp.view.comparison import Comparison
 from eadp.view.figure import coverages, draw_figure
-from eadp.view.photos import photos
+from eadp.view.photos import list_photos
 
 DOCS = Path("docs")
 KEEP = 32
@@ -125,10 +125,10 @@ def collect_items() -> list[GalleryItem]:
         f"clip (the right one is: {moving.answer}); the maps and quotas are meaningful."
     )
     found.append(GalleryItem("clip", "A clip", text, frames, moving.question, 6 * KEEP))
-    for photo in photos():
+    for photo in list_photos():
         text = (
-            f"The centre of `skimage.data.{photo.name}` ({photo.terms}), as the model's processor crops it. The pocket "
-            "model was not trained on photographs: trust neither its answer nor its map here."
+            f"The centre of `skimage.data.{photo.name}` ({photo.licence}), as the model's processor crops it. The "
+            "pocket model was not trained on photographs: trust neither its answer nor its map here."
         )
         found.append(GalleryItem(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
     return found

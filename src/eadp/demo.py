@@ -16,9 +16,9 @@ from eadp.pocket import guide, load
 from eadp.pocket.samples import Sample, samples
 from eadp.runtime import attach
 from eadp.view.comparer import generate_answer, time_prefill
-from eadp.view.panels import heat_panel, kept_panel, picture_panel
-from eadp.view.selection import comparison_of
-from eadp.view.text import Pen
+from eadp.view.panels import draw_heatmap_panel, draw_image_panel, draw_kept_panel
+from eadp.view.selection import build_comparison
+from eadp.view.text import TextWriter
 
 SCALE = 2
 """Magnification of the scenes in the figure."""
@@ -87,17 +87,17 @@ def draw_figure(panels: list[tuple[Sample, Selection]]) -> Image.Image:
     """Draw one row per question: the scene, its relevance map, and the kept tokens highlighted."""
     side = panels[0][0].image.width * SCALE
     figure = Image.new("RGB", (3 * side + 2 * GAP, len(panels) * (side + CAPTION + GAP)), "white")
-    pen = Pen(ImageDraw.Draw(figure), 15)
+    writer = TextWriter(ImageDraw.Draw(figure), 15)
     for row, (sample, selection) in enumerate(panels):
         top = row * (side + CAPTION + GAP)
-        pen.write(2, top + 18, f"{sample.question}   {len(selection)} of {selection.total} tokens")
-        comparison = comparison_of(selection, sample.image, None, sample.question)
+        writer.write(2, top + 18, f"{sample.question}   {len(selection)} of {selection.total} tokens")
+        comparison = build_comparison(selection, sample.image, None, sample.question)
         result = comparison.results[0]
-        heat = selection.mask.float() if result.heat is None else result.heat
+        heatmap = selection.mask.float() if result.heatmap is None else result.heatmap
         row_panels = (
-            picture_panel(comparison, side),
-            heat_panel(comparison, heat, side),
-            kept_panel(comparison, result, side),
+            draw_image_panel(comparison, side),
+            draw_heatmap_panel(comparison, heatmap, side),
+            draw_kept_panel(comparison, result, side),
         )
         for column, panel in enumerate(row_panels):
             figure.paste(panel, (column * (side + GAP), top + CAPTION))

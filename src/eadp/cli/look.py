@@ -150,7 +150,7 @@ def _tell(comparison: Comparison, out: Path) -> None:
     from eadp.view.figure import coverages
 
     table = Table("method", "tokens", "coverage", "prefill", "of all tokens'", "answer")
-    whole = comparison.whole
+    whole = comparison.unpruned
     if whole is not None:
         table.add_row("all tokens", str(comparison.total), "", f"{whole.prefill:.1f} ms", "1.00", Text(whole.text))
     for result, covered in zip(comparison.results, coverages(comparison), strict=True):

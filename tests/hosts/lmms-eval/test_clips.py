@@ -72,6 +72,7 @@ def test_every_family_sees_as_many_frames_as_asked(tmp_path: Path, film: Path, n
         assert [each.tokens_before for each in answers] == [seen * TOKENS[name]] * 2
 
 
+@pytest.mark.slow
 def test_part_of_a_clip_can_be_meant(tmp_path: Path, film: Path) -> None:
     folder = clips.save("llava_onevision", tmp_path / "model")
     model = PrunedModel(HarnessSettings.of(pretrained=str(folder), method="none", frames=64))

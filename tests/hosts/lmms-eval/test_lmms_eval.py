@@ -143,6 +143,7 @@ def test_settings_tokens_and_times_lie_beside_the_results(runs: dict[str, Run]) 
     assert published["question"] == "released"
 
 
+@pytest.mark.slow
 def test_two_ranks_give_what_one_gives(harness: Harness, runs: dict[str, Run]) -> None:
     harness.run([harness.arguments("ranks", **SETTINGS["eadp"], journal=harness.folder / "two")], ranks=2)
     both = Run(harness.folder / "ranks")
@@ -157,6 +158,7 @@ def test_two_ranks_give_what_one_gives(harness: Harness, runs: dict[str, Run]) -
     assert shares == [TOTAL, TOTAL]
 
 
+@pytest.mark.slow
 def test_killed_at_random_points_it_goes_on_to_the_same_table(harness: Harness, runs: dict[str, Run]) -> None:
     journal = harness.folder / "killed-journal"
     arguments = harness.arguments("killed", batch=1, **SETTINGS["eadp"], journal=journal)

@@ -114,6 +114,7 @@ def test_data_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.Monkey
         vlmeval.evaluate(["Nothing"], HarnessSettings.of(pretrained="pocket", keep=5), folder / "none")
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on_to_the_same_table(folder: Path, works: dict[str, Work]) -> None:
     out = folder / "killed"
     settings = HarnessSettings.of(pretrained="pocket", **SETTINGS["eadp"])
