@@ -40,7 +40,7 @@ the same figure for your images and models; `eadp report` and `eadp view` make i
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class GalleryItem:
     """One section of the gallery.
 
     Attributes:
@@ -105,43 +105,43 @@ def mosaic(images: list[Image.Image]) -> Image.Image:
     return whole
 
 
-def exhibits() -> list[Exhibit]:
+def collect_items() -> list[GalleryItem]:
     """Collect the sections: scenes, crops, a clip, photographs."""
     found = []
     questions = list(samples("test", max(SCENES) + 1))
     for number, sample in enumerate((questions[each] for each in SCENES), start=1):
         text = f"A scene of the pocket world. The right answer: {sample.answer}."
-        found.append(Exhibit(f"scene-{number}", f"Scene {number}", text, [sample.image], sample.question))
+        found.append(GalleryItem(f"scene-{number}", f"Scene {number}", text, [sample.image], sample.question))
     text = (
         "A LLaVA-NeXT with the pocket model's weights sees four scenes at once: the whole image, and one crop per "
         "scene. It was never trained on crops, so ignore its answer; the maps are meaningful."
     )
     four = mosaic([questions[number].image for number in (6, 4, 0, 2)])
-    found.append(Exhibit("crops", "Crops", text, [four], "Read the blue sign.", 5 * KEEP, crops=True))
+    found.append(GalleryItem("crops", "Crops", text, [four], "Read the blue sign.", 5 * KEEP, crops=True))
     moving = make_clip("test", 0, frames=6)
     frames = [render_image(frame) for frame in moving.frames]
     text = (
         "Six frames share one budget by importance. The model was trained on single images, so ignore its answer to a "
         f"clip (the right one is: {moving.answer}); the maps and quotas are meaningful."
     )
-    found.append(Exhibit("clip", "A clip", text, frames, moving.question, 6 * KEEP))
+    found.append(GalleryItem("clip", "A clip", text, frames, moving.question, 6 * KEEP))
     for photo in list_photos():
         text = (
             f"The centre of `skimage.data.{photo.name}` ({photo.licence}), as the model's processor crops it. The "
             "pocket model was not trained on photographs: trust neither its answer nor its map here."
         )
-        found.append(Exhibit(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
+        found.append(GalleryItem(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
     return found
 
 
-def format_section(exhibit: Exhibit, comparison: Comparison) -> str:
+def format_section(item: GalleryItem, comparison: Comparison) -> str:
     covered_text = ", ".join(
         f"{result.name} {covered:.1%}"
         for result, covered in zip(comparison.results, coverages(comparison), strict=True)
         if covered is not None
     )
-    image = f"![{exhibit.question}](../img/gallery-{exhibit.name}.webp)"
-    return f"\n## {exhibit.title}: “{exhibit.question}”\n\n{exhibit.text} Coverage: {covered_text}.\n\n{image}\n"
+    image = f"![{item.question}](../img/gallery-{item.name}.webp)"
+    return f"\n## {item.title}: “{item.question}”\n\n{item.text} Coverage: {covered_text}.\n\n{image}\n"
 
 
 def main() -> None:
@@ -150,10 +150,10 @@ def main() -> None:
     comparer.notes = ()
     comparers = {False: comparer, True: with_crops(comparer)}
     text = HEAD.format(keep=KEEP)
-    for exhibit in track(exhibits(), "gallery"):
-        comparison = comparers[exhibit.crops].compare(exhibit.images, exhibit.question, METHODS, exhibit.keep, rounds=1)
-        draw_figure(comparison).save(DOCS / "img" / f"gallery-{exhibit.name}.webp", quality=90, method=6)
-        text += format_section(exhibit, comparison)
+    for item in track(collect_items(), "gallery"):
+        comparison = comparers[item.crops].compare(item.images, item.question, METHODS, item.keep, rounds=1)
+        draw_figure(comparison).save(DOCS / "img" / f"gallery-{item.name}.webp", quality=90, method=6)
+        text += format_section(item, comparison)
     (DOCS / "guides" / "gallery.md").write_text(text, encoding="utf-8")
 
 

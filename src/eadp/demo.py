@@ -93,10 +93,10 @@ def draw_figure(panels: list[tuple[Sample, Selection]]) -> Image.Image:
         writer.write(2, top + 18, f"{sample.question}   {len(selection)} of {selection.total} tokens")
         comparison = build_comparison(selection, sample.image, None, sample.question)
         result = comparison.results[0]
-        heat = selection.mask.float() if result.heatmap is None else result.heatmap
+        heatmap = selection.mask.float() if result.heatmap is None else result.heatmap
         row_panels = (
             draw_image_panel(comparison, side),
-            draw_heatmap_panel(comparison, heat, side),
+            draw_heatmap_panel(comparison, heatmap, side),
             draw_kept_panel(comparison, result, side),
         )
         for column, panel in enumerate(row_panels):

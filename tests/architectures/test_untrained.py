@@ -49,8 +49,8 @@ def test_tiny_has_a_guide_of_its_own_width():
 def test_an_untrained_tiny_model_is_pruned_with_its_own_guide(name):
     model, processor = load_model(f"random:{name}")
     guide = load_guide(f"random:{name}", model, processor)
-    [asked] = pocket_samples(1)
-    inputs = build_inputs(processor, [asked.load_image()], [asked.question])
+    [sample] = pocket_samples(1)
+    inputs = build_inputs(processor, [sample.load_image()], [sample.question])
     with attach(model, processor, keep=8, guide=guide) as pruned:
         model.generate(**inputs, max_new_tokens=2, do_sample=False)
     assert len(pruned.last[0]) == 8
