@@ -21,7 +21,7 @@ from eadp.pocket.world import draw as scene_picture
 from eadp.view.comparer import MethodComparer
 from eadp.view.comparison import Comparison
 from eadp.view.figure import coverages, draw_figure
-from eadp.view.photos import photos
+from eadp.view.photos import list_photos
 
 DOCS = Path("docs")
 KEEP = 32
@@ -114,10 +114,10 @@ def pieces() -> list[Piece]:
         f"clip (the right one is: {moving.answer}); the maps and quotas are meaningful."
     )
     found.append(Piece("clip", "A clip", text, frames, moving.question, 6 * KEEP))
-    for photo in photos():
+    for photo in list_photos():
         text = (
-            f"The centre of `skimage.data.{photo.name}` ({photo.terms}), as the model's processor crops it. The pocket "
-            "model was not trained on photographs: trust neither its answer nor its map here."
+            f"The centre of `skimage.data.{photo.name}` ({photo.licence}), as the model's processor crops it. The "
+            "pocket model was not trained on photographs: trust neither its answer nor its map here."
         )
         found.append(Piece(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
     return found

@@ -16,9 +16,9 @@ from eadp.pocket import guide, load
 from eadp.pocket.samples import Sample, samples
 from eadp.runtime import attach
 from eadp.view.comparer import generate_answer, time_prefill
-from eadp.view.panels import heat_panel, kept_panel, picture_panel
-from eadp.view.selection import comparison_of
-from eadp.view.text import Pen
+from eadp.view.panels import draw_heatmap_panel, draw_image_panel, draw_kept_panel
+from eadp.view.selection import build_comparison
+from eadp.view.text import TextWriter
 
 SCALE = 2
 """Pixels of the picture for each pixel of a scene."""
@@ -79,17 +79,17 @@ def overlay(panels: list[tuple[Sample, Selection]]) -> Image.Image:
     """One row a question: the scene, its relevance map, and the kept tokens lit."""
     side = panels[0][0].image.width * SCALE
     picture = Image.new("RGB", (3 * side + 2 * GAP, len(panels) * (side + CAPTION + GAP)), "white")
-    pen = Pen(ImageDraw.Draw(picture), 15)
+    pen = TextWriter(ImageDraw.Draw(picture), 15)
     for row, (sample, selection) in enumerate(panels):
         top = row * (side + CAPTION + GAP)
         pen.write(2, top + 18, f"{sample.question}   {len(selection)} of {selection.total} tokens")
-        comparison = comparison_of(selection, sample.image, None, sample.question)
+        comparison = build_comparison(selection, sample.image, None, sample.question)
         result = comparison.results[0]
-        heat = selection.mask.float() if result.heat is None else result.heat
+        heat = selection.mask.float() if result.heatmap is None else result.heatmap
         shown = (
-            picture_panel(comparison, side),
-            heat_panel(comparison, heat, side),
-            kept_panel(comparison, result, side),
+            draw_image_panel(comparison, side),
+            draw_heatmap_panel(comparison, heat, side),
+            draw_kept_panel(comparison, result, side),
         )
         for column, panel in enumerate(shown):
             picture.paste(panel, (column * (side + GAP), top + CAPTION))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from eadp.architectures import memory, untrained
@@ -9,7 +10,8 @@ from eadp.architectures.configs import ARCHITECTURES, build_meta_model, text_enc
 from eadp.architectures.processors import processor_for
 from eadp.loading import load_guide, load_model
 from eadp.measure.samples import drawn_samples
-from eadp.models.prompt import build_inputs
+from eadp.models.prompt import build_clip_inputs, build_inputs
+from eadp.runtime import attach
 from eadp.utils.images import make_square
 
 TOKENS = {
@@ -19,6 +21,9 @@ TOKENS = {
     "qwen2.5-vl-3b": 1296,
     "qwen3-vl-8b": 1024,
     "tiny": 576,
+    "tiny-llava-next": 5 * 576 + 48,
+    "tiny-llava-onevision": 5 * 729 + 54,
+    "tiny-qwen3-vl": 1024,
 }
 
 
@@ -38,6 +43,27 @@ def test_tiny_runs_with_a_guide_of_its_own():
     guide = load_guide("random:tiny", model, processor)
     assert (model.dtype, guide.encode("What is it?").tokens.shape[1]) == (torch.float32, 64)
     assert load_model("random:tiny", dtype="bfloat16", layers=2)[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["tiny-llava-next", "tiny-llava-onevision", "tiny-qwen3-vl"])
+def test_an_untrained_tiny_model_is_pruned_with_its_own_guide(name):
+    model, processor = load_model(f"random:{name}")
+    guide = load_guide(f"random:{name}", model, processor)
+    [asked] = drawn_samples(1)
+    inputs = build_inputs(processor, [asked.load_image()], [asked.question])
+    with attach(model, processor, keep=8, guide=guide) as pruned:
+        model.generate(**inputs, max_new_tokens=2, do_sample=False)
+    assert len(pruned.last[0]) == 8
+
+
+def test_an_untrained_onevision_model_takes_clips():
+    model, processor = load_model("random:tiny-llava-onevision")
+    frames = [Image.new("RGB", (60, 40), (40 * number, 0, 0)) for number in range(3)]
+    inputs = build_clip_inputs(model, processor, frames, "What happens?")
+    assert inputs["pixel_values_videos"].shape == (1, 3, 3, 384, 384)
+    with attach(model, processor, keep=6, guide=load_guide("random:tiny-llava-onevision", model, processor)) as pruned:
+        model.generate(**inputs, max_new_tokens=2, do_sample=False)
+    assert pruned.last[0].total == 3 * 14 * 14
 
 
 @pytest.mark.parametrize("name", ["llava-onevision-0.5b", "qwen2.5-vl-3b", "qwen3-vl-8b"])

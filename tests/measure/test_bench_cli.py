@@ -106,7 +106,7 @@ def test_plan_gives_the_budget_and_what_then_fits():
         (("bench", "--clock", "sundial"), "wall or cpu"),
         (("bench", "--model", "random:huge"), "there are random:llava-1.5-7b"),
         (("bench", "--model", "nobody/nothing"), "no model can be read"),
-        (("plan",), "say what to reach"),
+        (("plan",), "give a target"),
         (("plan", "--latency", "2x"), "such as 0.5x"),
         (("plan", "--memory", "lots"), "such as 4GiB"),
         (("plan", "--memory", "1GiB"), "nothing fits"),

@@ -36,6 +36,20 @@ TINY_TOWER = {
     "num_attention_heads": 4,
     "projection_dim": 64,
 }
+TINY_SIGLIP = {
+    **SIGLIP_SO,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
+TINY_QWEN3_TOWER: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "depth": 3,
+    "num_heads": 4,
+    "deepstack_visual_indexes": [0, 1],
+}
 VICUNA_7B = {"model_type": "llama", "vocab_size": 32064, "max_position_embeddings": 4096}
 VICUNA_13B = {
     **VICUNA_7B,
@@ -73,17 +87,17 @@ def _llava(text: dict[str, Any], vision: dict[str, Any] = CLIP_L) -> PreTrainedC
     return LlavaConfig(vision_config=vision, text_config=text)
 
 
-def _llava_next(text: dict[str, Any]) -> PreTrainedConfig:
+def _llava_next(text: dict[str, Any], vision: dict[str, Any] = CLIP_L) -> PreTrainedConfig:
     from transformers import LlavaNextConfig
 
-    return LlavaNextConfig(vision_config=CLIP_L, text_config=text, image_grid_pinpoints=NEXT_CROPS)
+    return LlavaNextConfig(vision_config=vision, text_config=text, image_grid_pinpoints=NEXT_CROPS)
 
 
-def _llava_onevision(text: dict[str, Any]) -> PreTrainedConfig:
+def _llava_onevision(text: dict[str, Any], vision: dict[str, Any] = SIGLIP_SO) -> PreTrainedConfig:
     from transformers import LlavaOnevisionConfig
 
     text = {**text, "model_type": "qwen2"}
-    return LlavaOnevisionConfig(vision_config=SIGLIP_SO, text_config=text, image_grid_pinpoints=ONEVISION_CROPS)
+    return LlavaOnevisionConfig(vision_config=vision, text_config=text, image_grid_pinpoints=ONEVISION_CROPS)
 
 
 def _qwen2_5_vl(text: dict[str, Any]) -> PreTrainedConfig:
@@ -93,10 +107,10 @@ def _qwen2_5_vl(text: dict[str, Any]) -> PreTrainedConfig:
     return Qwen2_5_VLConfig(vision_config=vision, text_config=text | _mrope(1e6, 16, 24, 24))
 
 
-def _qwen3_vl(text: dict[str, Any]) -> PreTrainedConfig:
+def _qwen3_vl(text: dict[str, Any], vision: dict[str, Any] | None = None) -> PreTrainedConfig:
     from transformers import Qwen3VLConfig
 
-    vision = {"out_hidden_size": text["hidden_size"]}
+    vision = {**(vision or {}), "out_hidden_size": text["hidden_size"]}
     return Qwen3VLConfig(vision_config=vision, text_config=text | _mrope(5e6, 24, 20, 20))
 
 
@@ -117,6 +131,9 @@ ARCHITECTURES: dict[str, Callable[[], PreTrainedConfig]] = {
     "qwen2.5-vl-7b": lambda: _qwen2_5_vl(QWEN2_7B),
     "qwen3-vl-8b": lambda: _qwen3_vl(QWEN3_8B),
     "tiny": lambda: _llava(TINY, TINY_TOWER),
+    "tiny-llava-next": lambda: _llava_next(TINY, TINY_TOWER),
+    "tiny-llava-onevision": lambda: _llava_onevision(TINY, TINY_SIGLIP),
+    "tiny-qwen3-vl": lambda: _qwen3_vl({**TINY, "model_type": "qwen3_vl_text"}, TINY_QWEN3_TOWER),
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import eadp.compat as compat
+from eadp.architectures.frame_processor import FrameProcessor
 
 CHATML = ("<|im_start|>", "<|im_end|>")
 VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -46,11 +47,12 @@ def _tokenizer() -> Any:
     return tokenizer
 
 
-def _chatml(image: str) -> str:
+def _chatml(image: str, video: str = "") -> str:
     return (
         "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
         "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
-        f"{{% if part['type'] == 'image' %}}{image}{{% else %}}{{{{ part['text'] }}}}{{% endif %}}"
+        f"{{% if part['type'] == 'image' %}}{image}{{% elif part['type'] == 'video' %}}{video}"
+        "{% else %}{{ part['text'] }}{% endif %}"
         "{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
     )
@@ -88,8 +90,14 @@ def _onevision(config: Any, tokenizer: Any) -> Any:
         tokenizer,
         num_image_tokens=(vision.image_size // vision.patch_size) ** 2,
         vision_feature_select_strategy=config.vision_feature_select_strategy,
-        chat_template=_chatml("<image>\n"),
+        chat_template=_chatml("<image>\n", "<video>\n"),
     )
+
+
+def _onevision_with_videos(config: Any, tokenizer: Any) -> Any:
+    processor = _onevision(config, tokenizer)
+    processor.video_processor = FrameProcessor(config.vision_config.image_size)
+    return processor
 
 
 def _qwen(config: Any, tokenizer: Any) -> Any:
@@ -112,7 +120,7 @@ def _qwen(config: Any, tokenizer: Any) -> Any:
 _BUILDERS: dict[str, Callable[[Any, Any], Any]] = {
     "llava": _llava,
     "llava_next": _llava,
-    "llava_onevision": _onevision,
+    "llava_onevision": _onevision_with_videos,
     "qwen2_5_vl": _qwen,
     "qwen3_vl": _qwen,
 }

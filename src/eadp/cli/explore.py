@@ -182,7 +182,7 @@ def _print_comparison(comparison: Comparison, out: Path) -> None:
     from eadp.view.figure import coverages
 
     table = Table("method", "tokens", "coverage", "prefill", "of all tokens'", "answer")
-    unpruned = comparison.whole
+    unpruned = comparison.unpruned
     if unpruned is not None:
         time = f"{unpruned.prefill:.1f} ms"
         table.add_row("all tokens", str(comparison.total), "", time, "1.00", Text(unpruned.text))

@@ -74,6 +74,7 @@ def test_every_family_gets_the_number_of_frames(tmp_path: Path, film: Path, name
         assert [each.tokens_before for each in answers] == [seen * TOKENS[name]] * 2
 
 
+@pytest.mark.slow
 def test_part_of_a_video_can_be_selected(tmp_path: Path, film: Path) -> None:
     folder = clips.save("llava_onevision", tmp_path / "model")
     model = PrunedModel(HarnessSettings.from_arguments(pretrained=str(folder), method="none", frames=64))

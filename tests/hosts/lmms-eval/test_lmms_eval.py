@@ -143,6 +143,7 @@ def test_summary_with_settings_tokens_and_times_is_written(runs: dict[str, Run])
     assert published["question"] == "released"
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_same_results_as_one(harness: Harness, runs: dict[str, Run]) -> None:
     harness.run([harness.arguments("ranks", **SETTINGS["eadp"], journal=harness.folder / "two")], ranks=2)
     both = Run(harness.folder / "ranks")
@@ -157,6 +158,7 @@ def test_two_ranks_give_the_same_results_as_one(harness: Harness, runs: dict[str
     assert shares == [TOTAL, TOTAL]
 
 
+@pytest.mark.slow
 def test_killed_runs_end_with_the_same_results(harness: Harness, runs: dict[str, Run]) -> None:
     journal = harness.folder / "killed-journal"
     arguments = harness.arguments("killed", batch=1, **SETTINGS["eadp"], journal=journal)

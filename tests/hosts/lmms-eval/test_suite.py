@@ -38,6 +38,7 @@ def _tasks(benchmark: suites.Benchmark) -> tuple[str, ...]:
     return benchmark.tasks if benchmark.harness == "lmms-eval" else ()
 
 
+@pytest.mark.slow
 def test_suite_reports_the_accuracy_of_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     scenes = tasks.write(tmp_path / "tasks", TOTAL)[tasks.POPE]

@@ -32,6 +32,7 @@ def test_every_data_set_of_the_suites_exists() -> None:
     assert [task for task in wanted if task not in SUPPORTED_DATASETS] == []
 
 
+@pytest.mark.slow
 def test_suite_reports_the_accuracy_of_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LMUData", str(tmp_path / "data"))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -114,6 +114,7 @@ def test_unknown_data_set_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPa
         vlmeval.evaluate(["Nothing"], HarnessSettings.from_arguments(pretrained="pocket", keep=5), folder / "none")
 
 
+@pytest.mark.slow
 def test_killed_run_ends_with_the_same_results(folder: Path, works: dict[str, Work]) -> None:
     out = folder / "killed"
     settings = HarnessSettings.from_arguments(pretrained="pocket", **SETTINGS["eadp"])
