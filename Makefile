@@ -1,4 +1,4 @@
-# make demo and make test are all that a fresh machine with Python 3.10+ and pip needs.
+# A machine with Python 3.10+ and pip needs nothing else: `make demo` and `make test` set up the environment.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -15,24 +15,24 @@ export HF_HUB_OFFLINE := 1
 .PHONY: pocket demo parity test test-fast test-hosts test-hosts-slice test-vllm test-vllm-slice test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
 .DEFAULT_GOAL := help
 
-help: ## What there is
+help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-pocket: $(READY) ## Train the pocket model from nothing: some 90 minutes on two cores, resumes
+pocket: $(READY) ## Train the pocket model from scratch: about 90 minutes on two cores; resumes if interrupted
 	$(BIN)/python -m training
 
-demo: $(READY) ## Ask the pocket model with all tokens and with few, write a picture
+demo: $(READY) ## Ask the pocket model with all tokens and with few, and draw what was kept
 	$(BIN)/eadp demo
 
-test: lint browser ## Lint, types and all tests
+test: lint browser ## Run the linters, the type checker and all tests
 	$(BIN)/python -m pytest -n 2
 
-test-fast: $(READY) browser ## The tests that take no more than a few seconds each
+test-fast: $(READY) browser ## Run the tests that take at most a few seconds each
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# The checkout comes before each host's packages; src/eadp.egg-info in it, made by $(READY), carries the entry points.
-# test-…-slice is the part that CI runs.
-test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, each in an environment of its own
+# PYTHONPATH puts the checkout before the packages of each host. The entry points are in src/eadp.egg-info, which $(READY) makes.
+# Targets that end in -slice are the part that CI runs.
+test-hosts: $(READY) ## Run lmms-eval and VLMEvalKit on the pocket model, each in its own environment
 	@for host in $(HOSTS); do \
 		echo "$$host" && env=$$(PYTHON=$(PYTHON) hosts/env $$host) && \
 		PYTHONPATH=$(CURDIR)/src:$(CURDIR)/hosts/shim OMP_NUM_THREADS=1 \
@@ -42,32 +42,32 @@ test-hosts: $(READY) ## The real lmms-eval and VLMEvalKit on the pocket model, e
 test-hosts-slice: HOST_OPTIONS := -m "not slow"
 test-hosts-slice: test-hosts
 
-test-vllm: $(READY) ## The vLLM plugin in vLLM's own environment, which is made once (a large download)
+test-vllm: $(READY) ## Test the vLLM plugin in vLLM's own environment, which is made once (a large download)
 	PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm $(VLLM_OPTIONS)
 
 test-vllm-slice: VLLM_OPTIONS := -k "test_plugin or test_server or pocket or llava_video or qwen3_vl"
 test-vllm-slice: test-vllm
 
-# What the declared floors have to carry: the selection on numba, every family, the attach matrix and the methods.
+# The declared oldest versions must pass the tests of the core (with numba), of every family, of attach and of the methods.
 FLOOR_TESTS := tests/core tests/models tests/runtime tests/methods
 FLOOR_SLICE := tests/core/test_facility.py tests/models tests/runtime/test_attach.py tests/runtime/test_attach_decoding.py::test_beams
 FLOOR = PYTHONPATH=src OMP_NUM_THREADS=1 "$$(PYTHON=$(PYTHON) hosts/env floor)/bin/python" -m pytest -p no:cacheprovider -n 2
 
-test-floor: ## The attach matrix, the methods and the core on the oldest versions declared, in an environment of their own
+test-floor: ## Test the core, families, attach and methods on the oldest declared versions, in their own environment
 	$(FLOOR) $(FLOOR_TESTS)
 
 test-floor-slice:
 	$(FLOOR) $(FLOOR_SLICE)
 
-test-all: test test-hosts test-vllm test-floor ## Everything: the main tests, the harnesses, vLLM and the floor
+test-all: test test-hosts test-vllm test-floor ## Run everything: the main tests, the harnesses, vLLM and the oldest versions
 
-lint: $(READY) ## ruff, mypy and the walls between the folders
+lint: $(READY) ## Run ruff, mypy and the import contracts between the folders
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-browser: ## Debian's Chromium and fonts for the tests in a real browser, where they are missing
+browser: ## Install Debian's Chromium and fonts for the browser tests, if they are missing
 	@dpkg -s $(BROWSER) >/dev/null 2>&1 || { $(SUDO) apt-get -qq update && \
 	  $(SUDO) apt-get -qq install -y --no-install-recommends $(BROWSER); } >/dev/null
 
@@ -79,42 +79,42 @@ docs: $(READY) ## Build the documentation site into out/site (needs Python 3.11 
 docs-serve: $(READY) ## Serve the documentation site locally and rebuild it when a page changes
 	$(BIN)/zensical serve
 
-cards: $(READY) ## Write the cards of the methods, docs/methods/NAME.md, again
+cards: $(READY) ## Write the method cards again: docs/methods/NAME.md
 	$(BIN)/python benchmarks/cards.py
 
-notebooks: $(READY) ## Run the notebooks and write their pages, docs/start/*.md, again
+notebooks: $(READY) ## Run the notebooks and write their pages again: docs/start/*.md
 	$(BIN)/python scripts/notebook_pages.py
 
-gallery: $(READY) ## Draw docs/guides/gallery.md and its images again
+gallery: $(READY) ## Write docs/guides/gallery.md and draw its images again
 	$(BIN)/python benchmarks/gallery.py
 
 VECTORS ?= tests/golden
-parity: $(READY) ## Replay golden vectors of the releases, write docs/methods/parity.md's table; VECTORS=folder for others
+parity: $(READY) ## Compare with golden vectors of the papers' releases and write the table of docs/methods/parity.md; VECTORS=folder for others
 	$(BIN)/python benchmarks/parity.py $(VECTORS)
 
-bench: $(READY) ## The selection benchmark, beside its peers
+bench: $(READY) ## Run the selection benchmark, with other libraries for comparison
 	$(PIP) -e ".[peers]"
 	$(BIN)/python benchmarks/selection.py
 
-coverage: $(READY) browser ## All tests, with the lines and branches they miss: on screen and in out/coverage/index.html
+coverage: $(READY) browser ## Run all tests and show the lines and branches that they miss, also in out/coverage/index.html
 	@mkdir -p out/coverage
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term --cov-report=html
 
-wheel: $(READY) ## Build sdist and wheel into dist, check them, run the demo from a clean environment
+wheel: $(READY) ## Build sdist and wheel into dist, check them, and run the demo in a clean environment
 	$(BIN)/python check_wheel.py
 
-hooks: $(READY) ## Check each commit with ruff and mypy (needs pre-commit)
+hooks: $(READY) ## Check every commit with ruff and mypy (needs pre-commit)
 	@command -v pre-commit >/dev/null || { echo "pre-commit is not installed; install it with: pipx install pre-commit" >&2; exit 1; }
 	pre-commit install
 
-setup: $(READY) ## The environment, made once and anew when its pins change
+setup: $(READY) ## Make the environment; again if its pins changed
 
-# torch first and by its pin: asked for without one it comes with gigabytes of CUDA.
+# torch first, with its pin: without one, pip would install gigabytes of CUDA libraries.
 $(READY):
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e ".[dev]"
 	@touch $@
 
-clean: ## Remove the environment and what the tools left
+clean: ## Remove the environment, the caches of the tools, and out
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out

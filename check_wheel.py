@@ -1,6 +1,6 @@
-"""Builds the sdist and the wheel, checks both, and runs the demo from the wheel in a clean environment.
+"""Build the sdist and the wheel, check both, and run the demo from the wheel in a clean environment.
 
-The environment lies outside the checkout, is named by the hash of its pins, and is made once; only eadp in it is new.
+The environment is outside the checkout and named by the hash of its pins. It is made once; only eadp is reinstalled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from packaging.metadata import Metadata
 
 CHECKOUT = Path(__file__).resolve().parent
 DIST, CONSTRAINTS = CHECKOUT / "dist", CHECKOUT / "constraints.txt"
-FOREIGN = {"tests", "benchmarks", "docs", "examples", "hosts", "notebooks", "scripts", "training"}
+NOT_PACKAGED = {"tests", "benchmarks", "docs", "examples", "hosts", "notebooks", "scripts", "training"}
 LOADED_FILES = """
 import sys, eadp.cli, eadp.demo
 print(eadp.__file__, *{str(getattr(module, "__file__", "")) for module in sys.modules.values()}, sep="\\n")
@@ -31,19 +31,22 @@ print(eadp.__file__, *{str(getattr(module, "__file__", "")) for module in sys.mo
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        source, elsewhere = Path(scratch, "source"), Path(scratch, "elsewhere")
+        source, demo_folder = Path(scratch, "source"), Path(scratch, "demo")
         copy_committable_files(source)
         sdist, wheel = build(source)
         check_sdist(sdist)
         metadata = check_wheel(wheel, source)
-        print("their contents and metadata are right", flush=True)
-        elsewhere.mkdir()
+        print("contents and metadata are correct", flush=True)
+        demo_folder.mkdir()
         with clean_environment(wheel, metadata) as environment:
-            run_demo(environment, elsewhere)
+            run_demo(environment, demo_folder)
 
 
 def copy_committable_files(target: Path) -> None:
-    """Leaves behind what earlier builds left in the checkout: setuptools would pack files that eadp.egg-info lists."""
+    """Copy the files that git tracks or would add.
+
+    A copy without earlier builds is needed because setuptools packs every file that eadp.egg-info lists.
+    """
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, cwd=CHECKOUT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
@@ -53,10 +56,10 @@ def copy_committable_files(target: Path) -> None:
 
 
 def build(source: Path) -> tuple[Path, Path]:
-    """The sdist, and the wheel built from it."""
+    """Build the sdist, and the wheel from the sdist, and return their paths."""
     shutil.rmtree(DIST, ignore_errors=True)
     command = [sys.executable, "-m", "build", "--outdir", str(DIST), str(source)]
-    # Pins setuptools in the isolated environment that the build runs in.
+    # This pins setuptools in the isolated environment of the build.
     pinned = {**os.environ, "PIP_CONSTRAINT": str(CONSTRAINTS)}
     done = subprocess.run(command, env=pinned, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
@@ -68,15 +71,16 @@ def build(source: Path) -> tuple[Path, Path]:
 
 
 def check_sdist(sdist: Path) -> None:
+    """Exit if the sdist contains folders that users do not need."""
     with tarfile.open(sdist) as archive:
         names = {Path(name).relative_to(Path(name).parts[0]) for name in archive.getnames()}
     folders = {name.parts[0] for name in names if name.parts}
-    if found := sorted(folders & FOREIGN):
+    if found := sorted(folders & NOT_PACKAGED):
         sys.exit(f"{sdist.name} contains {', '.join(found)}: exclude them in MANIFEST.in")
 
 
 def check_wheel(wheel: Path, source: Path) -> Metadata:
-    """It holds the package's files, all of them and nothing else, and its metadata, which is returned, is valid."""
+    """Exit unless the wheel contains exactly the files of the package and valid metadata; return the metadata."""
     (version,) = source.glob("**/eadp/_version.py")
     root = version.parents[1]
     expected = {path.relative_to(root).as_posix() for path in version.parent.rglob("*") if path.is_file()}
@@ -86,20 +90,20 @@ def check_wheel(wheel: Path, source: Path) -> Metadata:
         metadata = Metadata.from_email(archive.read(described), validate=True)
     packed = {name for name in names if ".dist-info/" not in name}
     if missing := sorted(expected - packed):
-        sys.exit(f"{wheel.name} lacks {some(missing)}: add to package-data in pyproject.toml")
+        sys.exit(f"{wheel.name} lacks {shorten(missing)}: add them to package-data in pyproject.toml")
     if foreign := sorted(packed - expected):
-        sys.exit(f"{wheel.name} contains what is not in the package: {some(foreign)}")
+        sys.exit(f"{wheel.name} contains files that are not in the package: {shorten(foreign)}")
     return metadata
 
 
 @contextmanager
 def clean_environment(wheel: Path, metadata: Metadata) -> Iterator[Path]:
-    """An environment with the wheel and what it depends on, and nothing else; locked while it is in use."""
+    """Yield an environment with only the wheel and its dependencies. It is locked while in use."""
     pins = "\n".join([sys.version, CONSTRAINTS.read_text(), *map(str, metadata.requires_dist or [])])
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "eadp")
     environment = cache / f"wheel-{hashlib.sha256(pins.encode()).hexdigest()[:16]}"
     if environment.is_relative_to(CHECKOUT):
-        sys.exit(f"{environment} lies inside the checkout: set XDG_CACHE_HOME to a folder outside of it")
+        sys.exit(f"{environment} is inside the checkout: set XDG_CACHE_HOME to a folder outside it")
     cache.mkdir(parents=True, exist_ok=True)
     with open(f"{environment}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -108,7 +112,7 @@ def clean_environment(wheel: Path, metadata: Metadata) -> Iterator[Path]:
             print(f"making {environment}", flush=True)
             shutil.rmtree(environment, ignore_errors=True)
             run([sys.executable, "-m", "venv", environment])
-            # torch first and by its pin: asked for without one it comes with gigabytes of CUDA.
+            # torch first, with its pin: without one, pip would install gigabytes of CUDA libraries.
             run([*pip, "install", "-c", CONSTRAINTS, "torch"])
             run([*pip, "install", "-c", CONSTRAINTS, wheel])
             (environment / "ready").touch()
@@ -118,7 +122,7 @@ def clean_environment(wheel: Path, metadata: Metadata) -> Iterator[Path]:
 
 
 def run_demo(environment: Path, folder: Path) -> None:
-    """`eadp demo` in a folder of its own; what it imports comes from the environment and not from the checkout."""
+    """Run `eadp demo` in its own folder, and exit if it imports anything from the checkout."""
     run([environment / "bin/eadp", "demo"], cwd=folder)
     if not (folder / "out/demo.png").is_file():
         sys.exit("`eadp demo` drew no out/demo.png")
@@ -127,16 +131,17 @@ def run_demo(environment: Path, folder: Path) -> None:
     if not package.is_relative_to(environment):
         sys.exit(f"eadp was imported from {package}, not from {environment}")
     if foreign := sorted(str(file) for file in files if file.is_relative_to(CHECKOUT)):
-        sys.exit(f"the installed eadp imports files of the checkout: {some(foreign)}")
+        sys.exit(f"the installed eadp imports files of the checkout: {shorten(foreign)}")
     print(f"`eadp demo` ran from {package.parent}")
 
 
-def some(names: list[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def shorten(names: list[str], limit: int = 5) -> str:
+    """List at most `limit` names, and how many more there are."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def run(command: list[str | Path], cwd: Path | None = None, stdout: int | None = None) -> str:
-    """Without the variables that would lead Python to other packages."""
+    """Run a command without the variables that would make Python import other packages; return its output."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(command, cwd=cwd, env={**clean, "HF_HUB_OFFLINE": "1"}, stdout=stdout, text=True)
     if done.returncode:

@@ -1,10 +1,10 @@
-"""The paper's ablations on the pocket model: every value that it tries, one setting at a time, four of 256 tokens left.
+"""Repeat the paper's ablations on the pocket model: one setting at a time, with 4 of 256 tokens kept.
 
-Pocket figures: a toy world and a model of two million parameters. They say which settings matter there, not which are
-best on photographs. Goes on where it was stopped.
+The pocket model is a toy of two million parameters: the figures show which settings matter for it, not which are best
+on photographs. An interrupted run continues where it stopped.
 
-    python benchmarks/ablations.py                  # 320 questions, some 10 minutes on one quiet core
-    python benchmarks/ablations.py --samples 48     # a look
+    python benchmarks/ablations.py                  # 320 questions, about 10 minutes on one idle core
+    python benchmarks/ablations.py --samples 48     # a quick check
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ KEEP = 4
 
 def main(samples: int = 320) -> None:
     """Measure, print, and write benchmarks/results/ablations.json, docs/guides/ablations.md and its figure."""
-    common.one_thread()
-    plan = sweep.plan("eadp", KEEP, {}, sweep.of_the_paper())
+    common.use_one_thread()
+    plan = sweep.build_plan("eadp", KEEP, {}, sweep.paper_values())
     with Progress() as progress:
         task = progress.add_task(f"{len(plan.specs)} settings", total=len(plan.specs) * samples)
-        found = sweep.on_pocket(plan, samples, "pocket", FOLDER, lambda done: progress.advance(task, done))
+        found = sweep.run_on_pocket(plan, samples, "pocket", FOLDER, lambda done: progress.advance(task, done))
     blocks = found["pocket"]
     console = Console(width=160)
-    console.print(sweep_report.as_table(plan, "pocket", blocks, beside_paper=True))
+    console.print(sweep_report.as_table(plan, "pocket", blocks, with_paper=True))
     path = common.save("ablations", sweep_report.as_json(plan, found))
     page = common.ROOT / "docs" / "guides" / "ablations.md"
-    common.write_into(page, "ablations", sweep_report.as_markdown(plan, "pocket", blocks, beside_paper=True))
-    drawn = sweep_report.plot(plan, "pocket", blocks, common.IMAGES / "ablations.png")
-    written = [each.relative_to(common.ROOT) for each in (path, page, drawn)]
+    common.write_into(page, "ablations", sweep_report.as_markdown(plan, "pocket", blocks, with_paper=True))
+    figure = sweep_report.plot(plan, "pocket", blocks, common.IMAGES / "ablations.png")
+    written = [each.relative_to(common.ROOT) for each in (path, page, figure)]
     console.print("written: " + ", ".join(map(str, written)))
 
 

@@ -1,10 +1,10 @@
-"""How right the pocket model's answers stay: every method at a quarter, an eighth and a sixteenth of the tokens.
+"""Measure the pocket model's accuracy with every method at a quarter, an eighth and a sixteenth of the tokens.
 
-Pocket figures: a toy world and a model of two million parameters. They say how methods behave, not how well they do on
+The pocket model is a toy of two million parameters: the figures show how methods behave, not how accurate they are on
 photographs.
 
-    python benchmarks/accuracy.py                  # 320 questions, some 15 minutes on one core
-    python benchmarks/accuracy.py --samples 48     # a look
+    python benchmarks/accuracy.py                  # 320 questions, about 15 minutes on one core
+    python benchmarks/accuracy.py --samples 48     # a quick check
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from eadp.methods import get_method_class, list_methods
 from eadp.utils.tables import format_markdown
 
 SHARES = (0.25, 0.125, 0.0625)
-# The pocket tower's last layer is the identity: its attention says nothing, so the layer before it stands in.
-# Four layers let no method inside the language model reach a low mean: budgets count what the last cut leaves.
 OPTIONS: dict[str, dict[str, Any]] = {
+    # The last layer of the pocket tower is the identity, and its attention is meaningless: use the layer before it.
     "prumerge": {"layer": -2},
+    # With four layers, a low mean over the layers is out of reach: the budget counts what the last cut leaves.
     "sparsevlm": {"budget": "after_prune"},
-    # For equal budgets: their releases send a few tokens more.
+    # Their releases send a few tokens more than the budget, which would not be a fair comparison.
     "dart": {"exact": True},
     "trim": {"exact": True},
 }
@@ -38,7 +38,7 @@ METHODS = [name for name in list_methods() if get_method_class(name).takes_budge
 
 def main(samples: int = 320) -> None:
     """Measure, print, and write benchmarks/results/accuracy.json and the table in docs/guides/pocket.md."""
-    common.one_thread()
+    common.use_one_thread()
     settings = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND)]
     settings += [MethodSpec(name, share, OPTIONS.get(name, {})) for name in METHODS for share in SHARES]
     with Progress() as progress:
@@ -56,24 +56,24 @@ def main(samples: int = 320) -> None:
 
 
 def table(found: pocket_benchmark.PocketReport) -> str:
-    """One row a method, one column a budget."""
+    """Format one row per method and one column per budget."""
 
     def cell(method: str, share: float) -> str:
-        outcome = found.of(method, share)
+        outcome = found.find_outcome(method, share)
         low, high = outcome.interval
-        inside = "" if abs(outcome.layer_mean - outcome.mean_tokens) < 1 else f" [{outcome.layer_mean:.0f}]"
-        return f"{100 * outcome.accuracy:.1f} ({100 * low:.0f}–{100 * high:.0f}){inside}"
+        layer_mean = "" if abs(outcome.layer_mean - outcome.mean_tokens) < 1 else f" [{outcome.layer_mean:.0f}]"
+        return f"{100 * outcome.accuracy:.1f} ({100 * low:.0f}–{100 * high:.0f}){layer_mean}"
 
     rows = [[name, *(cell(name, share) for share in SHARES)] for name in METHODS]
-    rows.sort(key=lambda row: -found.of(row[0], SHARES[1]).accuracy)
-    whole, blind, majority = (found.of(name).accuracy for name in (ALL_TOKENS, BLIND, MAJORITY))
+    rows.sort(key=lambda row: -found.find_outcome(row[0], SHARES[1]).accuracy)
+    unpruned, blind, majority = (found.find_outcome(name).accuracy for name in (ALL_TOKENS, BLIND, MAJORITY))
     head = ["method", *(f"{share:.4g} of the tokens" for share in SHARES)]
-    said = (
-        f"{len(found.kinds)} test questions, percent correct (95 % interval). Unpruned: {100 * whole:.1f}; without the "
-        f"image: {100 * blind:.1f}; always the most frequent answer of the kind: {100 * majority:.1f}. In brackets, "
-        "for methods that prune inside the language model: the mean number of tokens over its four layers."
+    note = (
+        f"{len(found.kinds)} test questions, percent correct (95 % interval). Unpruned: {100 * unpruned:.1f}; without "
+        f"the image: {100 * blind:.1f}; always the most frequent answer of the kind: {100 * majority:.1f}. In "
+        "brackets, for methods that prune inside the language model: the mean number of tokens over its four layers."
     )
-    return f"{said}\n\n{format_markdown(head, rows)}"
+    return f"{note}\n\n{format_markdown(head, rows)}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What a budget means for the methods inside the language model: tokens after each cut, and their mean over the layers.
+"""Print what a budget means for methods inside the language model: tokens after each cut, and their mean over layers.
 
-python benchmarks/budgets.py        prints the table of docs/methods/inside.md: 576 visual tokens, 32 layers
+python benchmarks/budgets.py        # the table of docs/methods/inside.md: 576 visual tokens, 32 layers
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ NAMES = {"FastV": "fastv", "DART": "dart", "PyramidDrop": "pyramiddrop", "Sparse
 KEEPS = (192, 128, 96, 64, 32)
 
 
-def inside(name: str, **settings: object) -> InsideMethod:
+def get_inside_method(name: str, **settings: object) -> InsideMethod:
     method = get_method(name, **settings)
     assert isinstance(method, InsideMethod)
     return method
 
 
-def told(cuts: tuple[Cut, ...]) -> str:
-    """Tokens left after each cut, and in brackets the mean over the layers."""
+def format_cuts(cuts: tuple[Cut, ...]) -> str:
+    """Format the tokens left after each cut and, in brackets, their mean over the layers."""
     return f"{', '.join(str(cut.keep) for cut in cuts)} ({mean_tokens_per_layer(cuts, TOTAL, DEPTH):.1f})"
 
 
 def cell(name: str, keep: int, budget: str) -> str:
+    """Format one cell: the cuts, or the lowest budget that the method can reach."""
     try:
-        return told(inside(name, keep=keep, budget=budget).cuts(TOTAL, DEPTH))
+        return format_cuts(get_inside_method(name, keep=keep, budget=budget).cuts(TOTAL, DEPTH))
     except ValueError as error:
         return "at least " + str(error).rpartition("The lowest it can reach is ")[2].partition(",")[0]
 
@@ -34,12 +35,11 @@ def cell(name: str, keep: int, budget: str) -> str:
 def table() -> str:
     rows = [["method", "budget", *(f"keep={keep}" for keep in KEEPS)], ["---"] * (2 + len(KEEPS))]
     for title, name in NAMES.items():
-        for budget in inside(name).budgets:
+        for budget in get_inside_method(name).budgets:
             rows.append([title, budget, *(cell(name, keep, budget) for keep in KEEPS)])
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join(
-        [*lines, "", f"Without `keep`, PyramidDrop leaves {told(inside('pyramiddrop').cuts(TOTAL, DEPTH))}."]
-    )
+    default_cuts = format_cuts(get_inside_method("pyramiddrop").cuts(TOTAL, DEPTH))
+    return "\n".join([*lines, "", f"Without `keep`, PyramidDrop leaves {default_cuts}."])
 
 
 if __name__ == "__main__":

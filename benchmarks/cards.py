@@ -48,6 +48,7 @@ NEWLINES = {
 
 
 def main() -> None:
+    """Write all cards and the overview table."""
     for page, text in pages().items():
         page.write_text(text, encoding="utf-8")
     common.write_into(PAGES / "index.md", "methods", overview())
@@ -55,16 +56,18 @@ def main() -> None:
 
 
 def methods() -> list[type[Method]]:
-    """EADP first, then the other published methods, then the controls. No pruning has no card."""
+    """List the methods with a card: EADP first, then the other published methods, then the controls."""
     classes = [get_method_class(name) for name in list_methods() if name != NoPruning.name]
     return sorted(classes, key=lambda each: (each.name != "eadp", each.citation == CONTROL, each.name))
 
 
 def pages() -> dict[Path, str]:
+    """Format every card, by its path."""
     return {PAGES / f"{method.name}.md": card(method) for method in methods()}
 
 
 def overview() -> str:
+    """Format the overview table."""
     rows = [
         [f"[{method.__name__}]({method.name}.md)", f"`{method.name}`", prose(method)[0], stage(method), needs(method)]
         for method in methods()
@@ -73,6 +76,7 @@ def overview() -> str:
 
 
 def card(method: type[Method]) -> str:
+    """Format the card of a method."""
     summary, *idea = prose(method)
     sections = [f"# {method.__name__}", summary, facts(method)]
     if idea:
@@ -127,7 +131,7 @@ def needs(method: type[Method]) -> str:
 
 
 def prose(method: type[Method]) -> list[str]:
-    """The paragraphs of the class docstring before its first Google-style section."""
+    """Extract the paragraphs of the class docstring before its first Google-style section."""
     linked = re.sub(r"docs/methods/([\w-]+)\.md", r"[\1](\1.md)", inspect.getdoc(method) or "")
     text = re.split(r"^(?:Args|Attributes|Raises|Examples?):\s*$", linked, flags=re.M)[0]
     paragraphs = [paragraph.replace("\n", " ") for paragraph in re.split(r"\n\s*\n", text.strip())]
@@ -145,7 +149,7 @@ def settings(method: type[Method]) -> str:
 
 
 def field_docs(method: type[Method]) -> dict[str, str]:
-    """What the section "Attributes:" of each class says about its fields, base classes first."""
+    """Extract the descriptions of the fields from the "Attributes:" sections of the class and its bases."""
     docs: dict[str, str] = {}
     for base in reversed(method.__mro__):
         section = re.search(r"^Attributes:\n((?: +.*\n?|\n)+)", inspect.cleandoc(base.__doc__ or ""), re.MULTILINE)
@@ -156,7 +160,7 @@ def field_docs(method: type[Method]) -> dict[str, str]:
 
 
 def vectors(method: type[Method]) -> str:
-    """The rows of the parity table that are about this method."""
+    """Format the rows of the parity table that are about this method."""
     folders = [folder for folder in parity.TITLES if method.name == VECTOR_FOLDERS.get(folder, folder.split("_")[0])]
     titles = {parity.TITLES[folder] for folder in folders}
     if not titles:
@@ -176,7 +180,7 @@ def vectors(method: type[Method]) -> str:
 def accuracy_in_paper(method: type[Method]) -> str:
     rows = []
     for table in paper.tables("accuracy"):
-        whole = table.of(paper.ALL_TOKENS, table.tokens)
+        whole = table.find_row(paper.ALL_TOKENS, table.tokens)
         kept = [row for row in table.rows if row.method == method.name and row.keep is not None]
         if kept and whole:
             cells = [f"{row.printed[paper.AVERAGE]} with {row.keep:,}" for row in kept]
@@ -185,9 +189,9 @@ def accuracy_in_paper(method: type[Method]) -> str:
 
 
 def measurements(method: type[Method]) -> Iterator[str]:
-    found = result("accuracy")
+    found = load_result("accuracy")
     own = [outcome for outcome in found["outcomes"] if outcome["method"] == method.name]
-    whole = next(outcome for outcome in found["outcomes"] if outcome["method"] == "all tokens")
+    unpruned = next(outcome for outcome in found["outcomes"] if outcome["method"] == "all tokens")
     cells = []
     for outcome in own:
         low, high = outcome["interval"]
@@ -200,11 +204,11 @@ def measurements(method: type[Method]) -> Iterator[str]:
         )
     yield (
         f"**Accuracy of the [pocket model](../guides/pocket.md)**, a toy, on {found['questions']} questions, in "
-        f"percent with a 95 % interval. Unpruned: {100 * whole['accuracy']:.1f}. Do not compare this with the paper's "
-        "figures."
+        f"percent with a 95 % interval. Unpruned: {100 * unpruned['accuracy']:.1f}. Do not compare this with the "
+        "paper's figures."
     )
     yield format_markdown(["share of tokens kept", "correct"], cells)
-    times = [case for case in result("methods")["cases"] if method.name in case["ms"]]
+    times = [case for case in load_result("methods")["cases"] if method.name in case["ms"]]
     if times and method.name != "eadp":
         ratios = [f"{case['ms'][method.name] / case['ms']['eadp']:.2f}" for case in times]
         head = [f"{case['k']} of {case['n']:,} tokens" for case in times]
@@ -212,7 +216,7 @@ def measurements(method: type[Method]) -> Iterator[str]:
         yield format_markdown(head, [ratios])
     rows = []
     for name, model in (("prefill", "LLaVA-OneVision-0.5B"), ("llava-1.5-7b", "LLaVA-1.5-7B, 4 of its 32 layers")):
-        for row in result(name)["rows"]:
+        for row in load_result(name)["rows"]:
             if row["method"] == method.name:
                 ratio = row["ratio"]["prefill"]
                 rows.append(
@@ -226,7 +230,7 @@ def measurements(method: type[Method]) -> Iterator[str]:
         yield format_markdown(["model", "tokens kept", "prefill (95 % interval)"], rows)
 
 
-def result(name: str) -> dict[str, Any]:
+def load_result(name: str) -> dict[str, Any]:
     return json.loads((common.RESULTS / f"{name}.json").read_text("utf-8"))
 
 

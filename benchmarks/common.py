@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved timing in CPU time, a description of the machine, image-like tokens."""
+"""Shared by the benchmarks: interleaved timing in CPU time, files of results, and tokens that resemble an image's."""
 
 from __future__ import annotations
 
@@ -15,29 +15,41 @@ import numba
 import torch
 from torch.nn import functional as F
 
-from eadp.measure.machine import machine
+from eadp.measure.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 IMAGES = ROOT / "docs" / "img"
 
 
-def one_thread() -> None:
+def use_one_thread() -> None:
+    """Restrict torch and numba to one thread."""
     torch.set_num_threads(1)
     numba.set_num_threads(1)
 
 
-def interleaved(
+def time_interleaved(
     calls: dict[str, Callable[[], object]],
     repeats: int,
-    around: dict[str, Callable[[], AbstractContextManager[object]]] | None = None,
+    contexts: dict[str, Callable[[], AbstractContextManager[object]]] | None = None,
 ) -> dict[str, list[float]]:
-    """Milliseconds of CPU time of each call, in rounds: every call once a round, forth and back in turn, so that none
-    always runs in the other's wake; after one round of warming up. around: what a call runs in, not timed."""
+    """Time several calls in rounds, after one warm-up round.
+
+    Every round runs every call once, in one order and in the next round in reverse, so that no call always runs right
+    after the same other one.
+
+    Args:
+        calls: The calls by name.
+        repeats: Number of timed rounds.
+        contexts: Context managers by name, in which a call runs. Entering and leaving them is not timed.
+
+    Returns:
+        Milliseconds of CPU time by name, one value per round.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for round_ in range(repeats + 1):
         for name in list(calls)[:: -1 if round_ % 2 else 1]:
-            with (around or {}).get(name, nullcontext)():
+            with (contexts or {}).get(name, nullcontext)():
                 start = time.process_time_ns()
                 calls[name]()
                 took = (time.process_time_ns() - start) / 1e6
@@ -47,27 +59,33 @@ def interleaved(
 
 
 def medians(times: dict[str, list[float]]) -> dict[str, float]:
+    """Compute the median per name."""
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def save(name: str, result: dict[str, Any]) -> Path:
+    """Write a result and a description of the machine into benchmarks/results."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine(), **result}, indent=1) + "\n")
+    path.write_text(json.dumps({"machine": describe_machine(), **result}, indent=1) + "\n")
     return path
 
 
 def write_into(page: Path, name: str, text: str) -> None:
-    """Put `text` between the marks `<!-- name: … -->` and `<!-- end -->` of a page."""
+    """Replace the text between the marks `<!-- name: … -->` and `<!-- end -->` of a page.
+
+    Raises:
+        ValueError: If the page has no such marks.
+    """
     marks = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
     old = page.read_text()
     if not marks.search(old):
-        raise ValueError(f"{page} has no place marked {name}")
+        raise ValueError(f"{page} has no marks <!-- {name}: … --> and <!-- end -->")
     page.write_text(marks.sub(lambda found: found[1] + text.rstrip() + "\n" + found[2], old))
 
 
 def image_like(rows: int, columns: int, width: int, seed: int = 0) -> torch.Tensor:
-    """rows·columns tokens whose likeness falls with distance, as those of a picture do: smooth fields plus noise."""
+    """Make rows·columns tokens whose similarity falls with distance, as in an image: smooth fields plus noise."""
     g = torch.Generator().manual_seed(seed)
     coarse = torch.randn(1, 48, max(2, rows // 4), max(2, columns // 4), generator=g)
     fields = F.interpolate(coarse, size=(rows, columns), mode="bicubic")[0].flatten(1).T

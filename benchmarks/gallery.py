@@ -1,4 +1,4 @@
-"""Draw docs/guides/gallery.md and its images: `make gallery`."""
+"""Write docs/guides/gallery.md and draw its images: `make gallery`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from transformers import (
 )
 
 from eadp.pocket.samples import samples
-from eadp.pocket.world import clip
-from eadp.pocket.world import draw as scene_picture
+from eadp.pocket.world import make_clip, render_image
 from eadp.view.comparer import MethodComparer
 from eadp.view.comparison import Comparison
 from eadp.view.figure import coverages, draw_figure
-from eadp.view.photos import photos
+from eadp.view.photos import list_photos
 
 DOCS = Path("docs")
 KEEP = 32
 METHODS = ("eadp", "cdpruner", "topk")
 SCENES = (7, 6, 1, 5)
-"""Which of the pocket benchmark's test questions are shown, one that the model gets wrong among them."""
+"""Indices of the pocket benchmark's test questions that are shown. The model gets one of them wrong."""
 
 HEAD = """# Gallery
 
@@ -41,8 +40,18 @@ the same figure for your images and models; `eadp report` and `eadp view` make i
 
 
 @dataclass(frozen=True)
-class Piece:
-    """title, text: of its section. name: of its file. crops: seen by a model that cuts pictures into crops."""
+class GalleryItem:
+    """One section of the gallery.
+
+    Attributes:
+        name: The name of the image file.
+        title: The title of the section.
+        text: The text of the section.
+        images: One image, or the frames of a clip.
+        question: The question.
+        keep: Number of visual tokens that stay.
+        crops: Whether the model is one that splits images into crops.
+    """
 
     name: str
     title: str
@@ -53,8 +62,8 @@ class Piece:
     crops: bool = False
 
 
-def cropping(comparer: MethodComparer) -> MethodComparer:
-    """A LLaVA-NeXT of the same weights, which sees a picture whole and in four crops."""
+def with_crops(comparer: MethodComparer) -> MethodComparer:
+    """Build a LLaVA-NeXT with the same weights, which encodes the whole image and four crops."""
     model, processor = comparer.model, comparer.processor
     config, images, side = model.config, processor.image_processor, model.config.vision_config.image_size
     same = (
@@ -68,26 +77,27 @@ def cropping(comparer: MethodComparer) -> MethodComparer:
         "tie_word_embeddings",
     )
     pinpoints = [[2 * side, 2 * side]]
-    wider = LlavaNextForConditionalGeneration(
+    next_model = LlavaNextForConditionalGeneration(
         LlavaNextConfig(**{name: getattr(config, name) for name in same}, image_grid_pinpoints=pinpoints)
     ).eval()
     newline = {"model.image_newline": torch.zeros(config.text_config.hidden_size)}
-    wider.load_state_dict(model.state_dict() | newline)
-    wider.generation_config = model.generation_config
-    cuts = LlavaNextImageProcessorPil(
+    next_model.load_state_dict(model.state_dict() | newline)
+    next_model.generation_config = model.generation_config
+    image_processor = LlavaNextImageProcessorPil(
         size=images.size,
         crop_size=images.crop_size,
         image_mean=images.image_mean,
         image_std=images.image_std,
         image_grid_pinpoints=pinpoints,
     )
-    same_words = {name: getattr(processor, name) for name in ("patch_size", "chat_template", "image_token")}
+    same_text = {name: getattr(processor, name) for name in ("patch_size", "chat_template", "image_token")}
     options = {"vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
-    return MethodComparer(wider, LlavaNextProcessor(cuts, processor.tokenizer, **same_words, **options), comparer.guide)
+    next_processor = LlavaNextProcessor(image_processor, processor.tokenizer, **same_text, **options)
+    return MethodComparer(next_model, next_processor, comparer.guide)
 
 
 def mosaic(images: list[Image.Image]) -> Image.Image:
-    """Four scenes in one picture."""
+    """Join four scenes into one image."""
     side = images[0].width
     whole = Image.new("RGB", (2 * side, 2 * side))
     for number, image in enumerate(images):
@@ -95,54 +105,55 @@ def mosaic(images: list[Image.Image]) -> Image.Image:
     return whole
 
 
-def pieces() -> list[Piece]:
+def collect_items() -> list[GalleryItem]:
+    """Collect the sections: scenes, crops, a clip, photographs."""
     found = []
-    asked = list(samples("test", max(SCENES) + 1))
-    for number, sample in enumerate((asked[each] for each in SCENES), start=1):
+    questions = list(samples("test", max(SCENES) + 1))
+    for number, sample in enumerate((questions[each] for each in SCENES), start=1):
         text = f"A scene of the pocket world. The right answer: {sample.answer}."
-        found.append(Piece(f"scene-{number}", f"Scene {number}", text, [sample.image], sample.question))
+        found.append(GalleryItem(f"scene-{number}", f"Scene {number}", text, [sample.image], sample.question))
     text = (
         "A LLaVA-NeXT with the pocket model's weights sees four scenes at once: the whole image, and one crop per "
         "scene. It was never trained on crops, so ignore its answer; the maps are meaningful."
     )
-    four = mosaic([asked[number].image for number in (6, 4, 0, 2)])
-    found.append(Piece("crops", "Crops", text, [four], "Read the blue sign.", 5 * KEEP, crops=True))
-    moving = clip("test", 0, frames=6)
-    frames = [scene_picture(frame) for frame in moving.frames]
+    four = mosaic([questions[number].image for number in (6, 4, 0, 2)])
+    found.append(GalleryItem("crops", "Crops", text, [four], "Read the blue sign.", 5 * KEEP, crops=True))
+    moving = make_clip("test", 0, frames=6)
+    frames = [render_image(frame) for frame in moving.frames]
     text = (
         "Six frames share one budget by importance. The model was trained on single images, so ignore its answer to a "
         f"clip (the right one is: {moving.answer}); the maps and quotas are meaningful."
     )
-    found.append(Piece("clip", "A clip", text, frames, moving.question, 6 * KEEP))
-    for photo in photos():
+    found.append(GalleryItem("clip", "A clip", text, frames, moving.question, 6 * KEEP))
+    for photo in list_photos():
         text = (
-            f"The centre of `skimage.data.{photo.name}` ({photo.terms}), as the model's processor crops it. The pocket "
-            "model was not trained on photographs: trust neither its answer nor its map here."
+            f"The centre of `skimage.data.{photo.name}` ({photo.licence}), as the model's processor crops it. The "
+            "pocket model was not trained on photographs: trust neither its answer nor its map here."
         )
-        found.append(Piece(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
+        found.append(GalleryItem(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
     return found
 
 
-def section(piece: Piece, comparison: Comparison) -> str:
-    told = ", ".join(
+def format_section(item: GalleryItem, comparison: Comparison) -> str:
+    covered_text = ", ".join(
         f"{result.name} {covered:.1%}"
         for result, covered in zip(comparison.results, coverages(comparison), strict=True)
         if covered is not None
     )
-    picture = f"![{piece.question}](../img/gallery-{piece.name}.webp)"
-    return f"\n## {piece.title}: “{piece.question}”\n\n{piece.text} Coverage: {told}.\n\n{picture}\n"
+    image = f"![{item.question}](../img/gallery-{item.name}.webp)"
+    return f"\n## {item.title}: “{item.question}”\n\n{item.text} Coverage: {covered_text}.\n\n{image}\n"
 
 
 def main() -> None:
     torch.set_num_threads(1)
     comparer = MethodComparer.from_name("pocket")
     comparer.notes = ()
-    comparers = {False: comparer, True: cropping(comparer)}
+    comparers = {False: comparer, True: with_crops(comparer)}
     text = HEAD.format(keep=KEEP)
-    for piece in track(pieces(), "gallery"):
-        comparison = comparers[piece.crops].compare(piece.images, piece.question, METHODS, piece.keep, rounds=1)
-        draw_figure(comparison).save(DOCS / "img" / f"gallery-{piece.name}.webp", quality=90, method=6)
-        text += section(piece, comparison)
+    for item in track(collect_items(), "gallery"):
+        comparison = comparers[item.crops].compare(item.images, item.question, METHODS, item.keep, rounds=1)
+        draw_figure(comparison).save(DOCS / "img" / f"gallery-{item.name}.webp", quality=90, method=6)
+        text += format_section(item, comparison)
     (DOCS / "guides" / "gallery.md").write_text(text, encoding="utf-8")
 
 

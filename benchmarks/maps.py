@@ -1,8 +1,8 @@
-"""Whether EADP's maps point at what is asked, on the pocket world, which knows where everything is.
+"""Measure whether EADP's relevance maps highlight the things in question, on the pocket world with its known boxes.
 
     python benchmarks/maps.py            # 2,000 test questions, about two minutes
 
-The published defaults (μ 0.5, q 0.5, τ and γ 0.01), once with each sign of the similarity.
+The settings are the published defaults (μ 0.5, q 0.5, τ and γ 0.01), with each sign of the similarity.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import common
 import typer
 from rich.console import Console
 
-from eadp.evaluate.maps import pointing
+from eadp.evaluate.maps import measure_pointing
 from eadp.utils.tables import format_markdown
 
 
 def main(samples: int = 2000) -> None:
     """Measure, print, and write benchmarks/results/maps.json and docs/guides/pocket.md."""
-    common.one_thread()
-    found = {sign: pointing(samples, sign=sign) for sign in (1.0, -1.0)}
+    common.use_one_thread()
+    found = {sign: measure_pointing(samples, sign=sign) for sign in (1.0, -1.0)}
     rows = [
         [
             "mean relevance inside the boxes / outside, mean over questions (median)",

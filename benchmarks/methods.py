@@ -1,9 +1,9 @@
-"""How long each method takes to choose among the tokens of one image, before the language model.
+"""Measure how long each method takes to select the tokens of one image, before the language model.
 
-All get the same tokens, words and attention, as large as those of LLaVA-1.5-7B (576 tokens) and Qwen2.5-VL-3B (1,296),
-and take turns within one run, in CPU time, on one thread; what counts is the ratio to EADP. What comes before the
-choice is not in it: the guide's text, the attention of one tower layer, and for `downsample` the second run of the
-tower.
+All methods get the same tokens, words and attention, with the sizes of LLaVA-1.5-7B (576 tokens) and Qwen2.5-VL-3B
+(1,296). They take turns within one run, in CPU time on one thread, and are compared by their ratio to EADP. The work
+before the selection is not included: the text guide, the attention of one layer of the tower, and for `downsample` the
+second run of the tower.
 
     python benchmarks/methods.py
 """
@@ -24,25 +24,27 @@ from eadp.core import Grid, TowerAttention
 from eadp.methods import BeforeMethod, get_method_class, list_methods
 from eadp.utils.tables import format_markdown
 
-CASES: dict[str, tuple[Grid, int, int]] = {  # grid, width of the tokens, depth of the tower
+CASES: dict[str, tuple[Grid, int, int]] = {  # Grid, width of the tokens, depth of the tower.
     "LLaVA-1.5-7B": ((24, 24), 4096, 24),
     "Qwen2.5-VL-3B": ((36, 36), 2048, 32),
 }
 KEEPS = (64, 128)
 WORDS, SHARED, TOWER = 30, 768, 1024
+"""Words of the question, width of the space that text and image share, width of the tower."""
+
 BEFORE = [
     each for name in list_methods() if issubclass(each := get_method_class(name), BeforeMethod) and each.takes_budget
 ]
 
 
-def image(grid: Grid, width: int, method: BeforeMethod, depth: int) -> VisualTokens:
-    """The same image for every method, with what it asks for beside."""
+def make_tokens(grid: Grid, width: int, method: BeforeMethod, depth: int) -> VisualTokens:
+    """Make the tokens of an image, the same ones for every method, with everything that the method needs."""
     n, g = grid[0] * grid[1], torch.Generator().manual_seed(1)
     aligned = torch.randn(n, SHARED, generator=g)
     cls, received = torch.rand(2, n, generator=g) / n
     keys = torch.randn(n, 16, 64, generator=g)
     layers = method.vision_layers(depth, "llava")
-    seen_at = method.choose_resolutions([grid], square=False)
+    resolutions = method.choose_resolutions([grid], square=False)
     return VisualTokens(
         common.image_like(*grid, width),
         aligned,
@@ -50,34 +52,34 @@ def image(grid: Grid, width: int, method: BeforeMethod, depth: int) -> VisualTok
         attention=[TowerAttention(layer, depth, keys, cls, received, cls) for layer in layers],
         tower=torch.randn(n, TOWER, generator=g),
         tower_cls=torch.randn(1, TOWER, generator=g),
-        downsampled=torch.randn(sum(rows * columns for rows, columns in seen_at), width, generator=g)
-        if seen_at
+        downsampled=torch.randn(sum(rows * columns for rows, columns in resolutions), width, generator=g)
+        if resolutions
         else None,
-        downsampled_grids=seen_at,
+        downsampled_grids=resolutions,
     )
 
 
-def case(name: str, keep: int, repeats: int) -> dict[str, Any]:
+def measure(name: str, keep: int, repeats: int) -> dict[str, Any]:
     grid, width, depth = CASES[name]
     words = torch.randn(WORDS, SHARED, generator=torch.Generator().manual_seed(2))
     text = TextGuide(words, words.mean(0))
     methods = [method(keep=keep) for method in BEFORE]
-    calls = {method.name: partial(method.select, image(grid, width, method, depth), text) for method in methods}
+    calls = {method.name: partial(method.select, make_tokens(grid, width, method, depth), text) for method in methods}
     return {
         "model": name,
         "n": grid[0] * grid[1],
         "k": keep,
-        "ms": common.medians(common.interleaved(calls, repeats)),
+        "ms": common.medians(common.time_interleaved(calls, repeats)),
     }
 
 
 def main(repeats: int = 15) -> None:
     """Measure, print, and write benchmarks/results/methods.json and the table in docs/methods/before.md."""
-    common.one_thread()
-    rows = [case(name, keep, repeats) for name in CASES for keep in KEEPS]
+    common.use_one_thread()
+    rows = [measure(name, keep, repeats) for name in CASES for keep in KEEPS]
     head = ["method", *(f"N={row['n']} K={row['k']}" for row in rows)]
-    table, lines = Table(*head, title="time of the choice, as a ratio to EADP's"), []
-    for method in sorted(BEFORE, key=lambda method: rows[0]["ms"][method]):
+    table, lines = Table(*head, title="time of the selection, as a ratio to EADP's"), []
+    for method in sorted(rows[0]["ms"], key=lambda name: rows[0]["ms"][name]):
         lines.append([method, *(f"{row['ms'][method] / row['ms']['eadp']:.2f}" for row in rows)])
         table.add_row(*lines[-1])
     common.write_into(common.ROOT / "docs" / "methods" / "before.md", "methods", format_markdown(head, lines))

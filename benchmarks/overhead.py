@@ -1,9 +1,9 @@
-"""What the hooks cost: a pruned model beside the stock model on the same, already shortened sequence.
+"""Measure the cost of the hooks: a pruned model against the original model on the same, already shortened sequence.
 
-The stock model gets by hand what pruning leaves: fewer features, fewer ids, explicit positions. Both then do the same
-arithmetic, so the ratio of their times is the price of the hooks: finding the images, compaction, the ledger, masks.
-The choice of tokens itself is a fixed list. Both take turns within one run, in CPU time, on one thread; medians over
-rounds.
+The original model gets what pruning leaves: fewer features, fewer ids, and explicit positions. Both then do the same
+arithmetic, so the ratio of their times is the cost of the hooks: finding the images, compaction, the ledger and masks.
+The selection is a fixed list of tokens. Both take turns within one run, in CPU time on one thread; the results are
+medians over rounds.
 
     python benchmarks/overhead.py            # about two minutes
     python benchmarks/overhead.py --quick
@@ -11,6 +11,7 @@ rounds.
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +20,6 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import common
-import numpy as np
 import torch
 import transformers as hf
 import typer
@@ -29,27 +29,33 @@ from torch import Tensor, nn
 
 import eadp
 from eadp import BeforeMethod, Selection, TextGuide, VisualTokens
+from eadp.methods.base import Positions
 from eadp.runtime.hooks import Hooks
 from eadp.utils.statistics import median_interval
 
 IMAGE = 31999
 LIMITS = {"decode": 0.02, "prefill": 0.01}
+"""Largest share of the time that may be spent inside the hooks."""
+
+ORIGINAL, PRUNED = "stock", "eadp"
+"""Names of the two models in the results."""
 
 
 @dataclass(frozen=True)
-class Fixed(BeforeMethod):
-    """Every k-th token, a list that is made once."""
+class EveryNth(BeforeMethod):
+    """Keeps every n-th token, at no cost."""
 
     name: ClassVar[str] = "fixed"
     citation: ClassVar[str] = "none"
+    positions: ClassVar[Positions] = "keep"
     step: int = 4
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         return Selection(torch.arange(0, len(tokens), self.step), len(tokens), self.name)
 
 
-def model_of_100m() -> Any:
-    """LLaVA's architecture: 576 tokens an image, about 100 million parameters."""
+def build_model() -> Any:
+    """Build a LLaVA with 576 tokens per image and about 100 million random parameters."""
     torch.manual_seed(0)
     vision = hf.CLIPVisionConfig(
         hidden_size=256,
@@ -72,14 +78,14 @@ def model_of_100m() -> Any:
     ).eval()
 
 
-def prompt() -> dict[str, Tensor]:
+def make_inputs() -> dict[str, Tensor]:
     ids = torch.randint(3, 30000, (1, 640))
     ids[0, 5 : 5 + 576] = IMAGE
     return {"input_ids": ids, "pixel_values": torch.randn(1, 3, 336, 336)}
 
 
-def shortened(model: Any, inputs: dict[str, Tensor], columns: Tensor) -> Callable[[], Any]:
-    """The stock model's prefill on the kept columns."""
+def shortened_prefill(model: Any, inputs: dict[str, Tensor], columns: Tensor) -> Callable[[], Any]:
+    """Build the prefill of the original model on the kept columns of the prompt."""
     kept = columns[0]
     rows = kept[inputs["input_ids"][0] == IMAGE]
     ids, positions = inputs["input_ids"][:, kept], torch.arange(len(kept))[kept][None]
@@ -99,19 +105,20 @@ def shortened(model: Any, inputs: dict[str, Tensor], columns: Tensor) -> Callabl
 
 
 def measure(repeats: int) -> dict[str, dict[str, list[float]]]:
-    model, inputs = model_of_100m(), prompt()
-    pruned = eadp.attach(model, method=Fixed())
+    """Time the prefill and the decoding of both models, in milliseconds per round."""
+    model, inputs = build_model(), make_inputs()
+    pruned = eadp.attach(model, method=EveryNth())
     attached = model(**inputs, use_cache=True, logits_to_keep=1)
     columns = pruned.columns
     pruned.detach()
     if columns is None:
         raise RuntimeError("the prompt was not pruned")
-    stock_prefill = shortened(model, inputs, columns)
-    stock = stock_prefill()
-    torch.testing.assert_close(stock.logits, attached.logits, rtol=1e-4, atol=1e-4)
+    original_prefill = shortened_prefill(model, inputs, columns)
+    original = original_prefill()
+    torch.testing.assert_close(original.logits, attached.logits, rtol=1e-4, atol=1e-4)
     token, length = torch.tensor([[7]]), inputs["input_ids"].shape[1]
 
-    def step(cache: Any) -> Callable[[], Any]:
+    def decode_step(cache: Any) -> Callable[[], Any]:
         def run() -> Any:
             out = model(input_ids=token, position_ids=torch.tensor([[length]]), past_key_values=cache)
             cache.crop(-1)
@@ -119,26 +126,26 @@ def measure(repeats: int) -> dict[str, dict[str, list[float]]]:
 
         return run
 
-    def several(call: Callable[[], Any]) -> Callable[[], Any]:
+    def repeat(call: Callable[[], Any]) -> Callable[[], Any]:
         return lambda: [call() for _ in range(8)]
 
     cases = {
         "prefill": {
-            "stock": stock_prefill,
-            "eadp": lambda: model(**inputs, use_cache=True, logits_to_keep=1),
+            ORIGINAL: original_prefill,
+            PRUNED: lambda: model(**inputs, use_cache=True, logits_to_keep=1),
         },
         "decode": {
-            "stock": several(step(stock.past_key_values)),
-            "eadp": several(step(attached.past_key_values)),
+            ORIGINAL: repeat(decode_step(original.past_key_values)),
+            PRUNED: repeat(decode_step(attached.past_key_values)),
         },
     }
     with torch.inference_mode():
-        around = {"eadp": lambda: eadp.attach(model, method=Fixed())}
-        return {name: common.interleaved(calls, repeats, around) for name, calls in cases.items()}
+        contexts = {PRUNED: lambda: eadp.attach(model, method=EveryNth())}
+        return {name: common.time_interleaved(calls, repeats, contexts) for name, calls in cases.items()}
 
 
-class Timed(Hooks):
-    """Hooks that add up the CPU time which is spent inside them."""
+class TimedHooks(Hooks):
+    """Hooks that sum up the CPU time spent inside them."""
 
     milliseconds = 0.0
 
@@ -155,48 +162,52 @@ class Timed(Hooks):
             try:
                 return hook(*args, **kwargs)
             finally:
-                Timed.milliseconds += (time.process_time_ns() - start) / 1e6
+                TimedHooks.milliseconds += (time.process_time_ns() - start) / 1e6
 
         return timed
 
 
-def inside_hooks(repeats: int) -> dict[str, float]:
-    """The share of a pruned prefill and of a decode step that is spent inside the hooks: medians of single calls."""
-    model, inputs = model_of_100m(), prompt()
+def measure_hook_shares(repeats: int) -> dict[str, float]:
+    """Measure the share of a pruned prefill and of a decode step that is spent inside the hooks, as medians."""
+    model, inputs = build_model(), make_inputs()
     token, length = torch.tensor([[7]]), inputs["input_ids"].shape[1]
     shares: dict[str, list[float]] = {"prefill": [], "decode": []}
-    with torch.inference_mode(), mock.patch("eadp.runtime.attach.Hooks", Timed):
-        pruned = eadp.attach(model, method=Fixed())
+    with torch.inference_mode(), mock.patch("eadp.runtime.attach.Hooks", TimedHooks):
+        pruned = eadp.attach(model, method=EveryNth())
         for _ in range(repeats):
             cache = None
             for name in shares:
-                Timed.milliseconds, start = 0.0, time.process_time_ns()
+                TimedHooks.milliseconds, start = 0.0, time.process_time_ns()
                 if name == "prefill":
                     cache = model(**inputs, use_cache=True, logits_to_keep=1).past_key_values
                 else:
                     model(input_ids=token, position_ids=torch.tensor([[length]]), past_key_values=cache)
-                shares[name].append(Timed.milliseconds / ((time.process_time_ns() - start) / 1e6))
+                shares[name].append(TimedHooks.milliseconds / ((time.process_time_ns() - start) / 1e6))
         pruned.detach()
-    return {name: float(np.median(values)) for name, values in shares.items()}
+    return {name: statistics.median(values) for name, values in shares.items()}
 
 
 def main(quick: bool = False) -> None:
-    """Both measures, printed and written to benchmarks/results/overhead.json; fails where the hooks' share is large."""
-    common.one_thread()
-    shares = inside_hooks(5 if quick else 20)
+    """Measure, print, and write benchmarks/results/overhead.json; fail if the share of the hooks exceeds its limit."""
+    common.use_one_thread()
+    shares = measure_hook_shares(5 if quick else 20)
     rounds = measure(10 if quick else 60)
     times = {name: common.medians(each) for name, each in rounds.items()}
-    table = Table("", "in the hooks", "limit", "stock ms", "eadp ms", "ratio", "95 %")
+    table = Table("", "in the hooks", "limit", "original ms", "pruned ms", "ratio", "95 %")
     ratios = {}
     for name, each in rounds.items():
-        # Round by round, so that a machine that is busy for a while slows both.
-        by_round = np.array(each["eadp"]) / np.array(each["stock"])
-        ratio = median_interval(by_round)
+        # The ratio is taken within each round, so that a machine that is busy for a while slows both sides.
+        ratio = median_interval([ours / base for ours, base in zip(each[PRUNED], each[ORIGINAL], strict=True)])
         ratios[name] = ratio.median
-        ours, stock = times[name]["eadp"], times[name]["stock"]
+        pruned, original = times[name][PRUNED], times[name][ORIGINAL]
         within = [f"{shares[name]:.2%}", f"{LIMITS[name]:.0%}"]
         table.add_row(
-            name, *within, f"{stock:.1f}", f"{ours:.1f}", f"{ratio.median:.4f}", f"{ratio.low:.4f}–{ratio.high:.4f}"
+            name,
+            *within,
+            f"{original:.1f}",
+            f"{pruned:.1f}",
+            f"{ratio.median:.4f}",
+            f"{ratio.low:.4f}–{ratio.high:.4f}",
         )
     Console(width=100).print(table)
     common.save("overhead", {"times": times, "ratios": ratios, "in_hooks": shares})

@@ -1,4 +1,4 @@
-"""Replay golden vectors and write docs/methods/parity.md's table: `python benchmarks/parity.py FOLDER`."""
+"""Replay golden vectors and write the table of docs/methods/parity.md: `python benchmarks/parity.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ TESTS = common.ROOT / "tests" / "golden"
 
 
 def main() -> None:
+    """Compare all vectors of a folder, print the differences, and fail if there are any."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else TESTS
     outcomes = list(parity.compare_all(folder))
     in_tests = Counter(parity.TITLES[vector.method] for vector in load_vectors(TESTS))

@@ -1,7 +1,7 @@
-"""How fast facility location is: ours, the published loop written anew, apricot and submodlib, on the same inputs.
+"""Measure the speed of facility location: ours, our version of the published loop, apricot and submodlib.
 
 Every solver gets the same similarity matrix and weights and must return the same tokens. They take turns within one
-run, in CPU time, on one thread; what is reported are medians and ratios.
+run, in CPU time on one thread. The results are medians and their ratios.
 
     python benchmarks/selection.py            # everything, about 5 minutes
     python benchmarks/selection.py --quick    # the small sizes
@@ -30,7 +30,7 @@ from eadp.utils.tables import format_markdown
 
 OURS, LOOP, APRICOT, SUBMODLIB, TORCH = "eadp", "published loop", "apricot", "submodlib", "eadp (torch)"
 COLOURS = {OURS: BLUE, TORCH: SKY_BLUE, LOOP: VERMILLION, APRICOT: GREEN, SUBMODLIB: PURPLE}
-CASES = [  # blocks, (rows, columns) of a block
+CASES = [  # Number of blocks, grid of a block.
     (1, (24, 24)),
     (1, (32, 32)),
     (5, (24, 24)),
@@ -38,31 +38,39 @@ CASES = [  # blocks, (rows, columns) of a block
     (1, (104, 104)),
 ]
 SHARES = (18, 9, 4, 2)
+"""A case keeps N divided by one of these."""
+
 LOOP_PICKS = 4
-"""At N = 10,816 the published loop would take a quarter of an hour: it runs for these picks, and its time is scaled."""
+"""At N = 10,816 the published loop would take 15 minutes. It makes only this many picks, and its time is scaled."""
+
+TARGET_HEAD = ["figure", "target", "reached"]
+"""Column titles of a table of targets."""
 
 
 def published_loop(similarity: Tensor, weights: Tensor, keep: int) -> Tensor:
-    """The dense greedy as released: N×N temporaries at each pick."""
+    """Run the dense greedy algorithm as in the release, with N×N temporaries per pick."""
     covered = torch.zeros_like(weights)
-    taken = torch.zeros(len(weights), dtype=torch.bool)
+    picked = torch.zeros(len(weights), dtype=torch.bool)
     order = []
     for _ in range(keep):
         gains = (weights[None, :] * torch.relu(similarity - covered[None, :])).sum(dim=1)
-        pick = gains.masked_fill(taken, -torch.inf).argmax()
-        taken[pick] = True
+        pick = gains.masked_fill(picked, -torch.inf).argmax()
+        picked[pick] = True
         covered = torch.maximum(covered, similarity[pick])
         order.append(pick)
     return torch.stack(order)
 
 
 def peers(similarity: Tensor, weights: Tensor, keep: int) -> dict[str, Callable[[], object]]:
-    """They know no weights: Σ_j w_j·max_i S_ij = Σ_j max_i (w_j·S_ij), so the matrix carries them."""
+    """Build calls of the other libraries.
+
+    They do not support weights, so the matrix contains them: Σ_j w_j·max_i S_ij = Σ_j max_i (w_j·S_ij).
+    """
     import apricot.functions.facilityLocation as apricot_source
     from apricot import FacilityLocationSelection
     from submodlib import FacilityLocationFunction
 
-    # apricot compiles anew at every fit, for seconds: keep what it compiled, and time only its work.
+    # apricot compiles its functions in every fit, for seconds: cache them, so that only its work is timed.
     for name in ("calculate_gains", "calculate_gains_sieve"):
         if not hasattr(factory := getattr(apricot_source, name), "cache_info"):
             setattr(apricot_source, name, cache(factory))
@@ -82,7 +90,8 @@ def peers(similarity: Tensor, weights: Tensor, keep: int) -> dict[str, Callable[
     return {APRICOT: apricot, SUBMODLIB: submodlib}
 
 
-def case(blocks: int, grid: core.Grid, share: int, repeats: int) -> dict[str, Any]:
+def measure(blocks: int, grid: core.Grid, share: int, repeats: int) -> dict[str, Any]:
+    """Time all solvers on one case, after a check that they pick the same tokens."""
     n = grid[0] * grid[1]
     keep = 600 if n > 4096 and share == 18 else n // share
     problems = []
@@ -102,35 +111,35 @@ def case(blocks: int, grid: core.Grid, share: int, repeats: int) -> dict[str, An
         for name, call in calls.items():
             answer = call()
             if name in (APRICOT, SUBMODLIB) and answer != expected:
-                raise SystemExit(f"{name} picked other tokens at N={n}, K={keep}: not the same problem")
-    times = common.medians(common.interleaved(calls, repeats))
+                raise SystemExit(f"{name} picked other tokens at N={n}, K={keep}: it did not solve the same problem")
+    times = common.medians(common.time_interleaved(calls, repeats))
     times[LOOP] *= keep / loop_keep
     return {"blocks": blocks, "n": n, "k": keep, "ms": times, "loop_scaled": loop_keep != keep}
 
 
-def targets(repeats: int) -> list[tuple[str, str, float]]:
-    """What was to be reached, and what this run reached."""
+def compare_with_targets(repeats: int) -> list[tuple[str, str, float]]:
+    """Measure the figure of each target: its name, the target, and the value that this run reached."""
 
-    def row(n: int, k: int) -> dict[str, float]:
+    def measure_1024(k: int) -> dict[str, float]:
         s = core.token_similarity(common.image_like(32, 32, 64))
-        w = torch.rand(n, generator=torch.Generator().manual_seed(0)) ** 2
+        w = torch.rand(1024, generator=torch.Generator().manual_seed(0)) ** 2
         calls = {
             OURS: lambda: core.facility_location(s, w, k, symmetric=True),
             LOOP: lambda: published_loop(s, w, k),
             **peers(s, w, k),
         }
-        return common.medians(common.interleaved(calls, repeats))
+        return common.medians(common.time_interleaved(calls, repeats))
 
     found: list[tuple[str, str, float]] = []
-    for k, asked in ((128, "≥ 40"), (512, "≥ 100")):
-        ms = row(1024, k)
-        found.append((f"N=1024 K={k}: published loop / ours", asked, ms[LOOP] / ms[OURS]))
+    for k, target in ((128, "≥ 40"), (512, "≥ 100")):
+        ms = measure_1024(k)
+        found.append((f"N=1024 K={k}: published loop / ours", target, ms[LOOP] / ms[OURS]))
         found.append((f"N=1024 K={k}: fastest peer / ours", "≥ 15", min(ms[APRICOT], ms[SUBMODLIB]) / ms[OURS]))
 
     f = common.image_like(32, 32, 1024)
     s, w = core.token_similarity(f), torch.rand(1024) ** 2
     ms = common.medians(
-        common.interleaved(
+        common.time_interleaved(
             {"select": lambda: core.facility_location(s, w, 128, symmetric=True), "matmul": lambda: f @ f.T},
             2 * repeats,
         )
@@ -142,7 +151,7 @@ def targets(repeats: int) -> list[tuple[str, str, float]]:
     words = torch.randn(30, 768, generator=g)
     text, method = TextGuide(words, words.mean(0)), EADP(keep=64)
     calls = {"select": lambda: method.select(tokens, text), "matmul": lambda: tokens.features @ tokens.features.T}
-    ms = common.medians(common.interleaved(calls, 2 * repeats))
+    ms = common.medians(common.time_interleaved(calls, 2 * repeats))
     found.append(("N=576 d=4096 M=30 K=64: all of EADP.select / matmul", "≤ 1.5", ms["select"] / ms["matmul"]))
 
     seconds, gigabytes = (float(x) for x in subprocess.check_output([sys.executable, __file__, "--large"]).split())
@@ -151,16 +160,17 @@ def targets(repeats: int) -> list[tuple[str, str, float]]:
     return found
 
 
-def large() -> None:
-    """In a process of its own: CPU seconds of one selection at N=10,816, K=600, and the peak memory of the process."""
+def measure_large() -> None:
+    """Print the CPU seconds of one selection at N=10,816, K=600, and the peak memory of this process in GB."""
     s, w = core.token_similarity(common.image_like(104, 104, 64)), torch.rand(104 * 104) ** 2
-    core.facility_location(s[:64, :64].contiguous(), w[:64], 8)  # compiled, or fetched from numba's cache
-    ms = common.interleaved({OURS: lambda: core.facility_location(s, w, 600, symmetric=True)}, 3)[OURS]
+    core.facility_location(s[:64, :64].contiguous(), w[:64], 8)  # Compile, or load from numba's cache.
+    ms = common.time_interleaved({OURS: lambda: core.facility_location(s, w, 600, symmetric=True)}, 3)[OURS]
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(min(ms) / 1000, int(peak.split()[1]) * 1024 / 1e9)
 
 
-def plot(rows: list[dict[str, Any]]) -> None:
+def draw_plot(rows: list[dict[str, Any]]) -> None:
+    """Draw the times of all solvers against K, as docs/img/selection.png and .svg."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -170,18 +180,18 @@ def plot(rows: list[dict[str, Any]]) -> None:
     sizes = sorted({row["n"] for row in single})
     figure, axes = plt.subplots(1, len(sizes), figsize=(4.6 * len(sizes), 3.6), sharey=True, layout="constrained")
     for axis, n in zip(axes, sizes, strict=True):
-        these = [row for row in single if row["n"] == n]
+        cases = [row for row in single if row["n"] == n]
         for name in (LOOP, TORCH, APRICOT, SUBMODLIB, OURS):
             axis.plot(
-                [row["k"] for row in these],
-                [row["ms"][name] for row in these],
+                [row["k"] for row in cases],
+                [row["ms"][name] for row in cases],
                 marker="o",
                 label=name,
                 color=COLOURS[name],
                 linewidth=2.5 if name == OURS else 1.5,
             )
         axis.set(xscale="log", yscale="log", title=f"N = {n} tokens", xlabel="K, tokens kept")
-        axis.set_xticks([row["k"] for row in these], [str(row["k"]) for row in these])
+        axis.set_xticks([row["k"] for row in cases], [str(row["k"]) for row in cases])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("ms of CPU time, one thread")
@@ -192,39 +202,39 @@ def plot(rows: list[dict[str, Any]]) -> None:
 
 def main(quick: bool = False, repeats: int = 7, large_only: bool = typer.Option(False, "--large", hidden=True)) -> None:
     """Measure, print, and write benchmarks/results/selection.json, docs/methods/selection.md and its figure."""
-    common.one_thread()
+    common.use_one_thread()
     if large_only:
-        return large()
+        return measure_large()
     cases = [(b, g, s) for b, g in CASES for s in SHARES if g[0] < 100 or s == 18]
     cases = [c for c in cases if not quick or (c[0] == 1 and c[1][0] < 100)]
-    rows = [case(*c, repeats if c[1][0] < 100 else 1) for c in track(cases, "measuring")]
-    head = ["tokens", "K a block", "ours, ms", *(f"{name} / ours" for name in (LOOP, TORCH, APRICOT, SUBMODLIB))]
-    body = [line(row) for row in rows]
+    rows = [measure(*c, repeats if c[1][0] < 100 else 1) for c in track(cases, "measuring")]
+    head = ["tokens", "K per block", "ours, ms", *(f"{name} / ours" for name in (LOOP, TORCH, APRICOT, SUBMODLIB))]
+    body = [format_case(row) for row in rows]
     console = Console()
     console.print(as_table(head, body))
     if quick:
         return
-    reached = targets(repeats)
-    summary = [[what, asked, f"{value:.2f}"] for what, asked, value in reached]
-    console.print(as_table(["what", "asked", "reached"], summary))
-    plot(rows)
+    reached = compare_with_targets(repeats)
+    summary = [[figure, target, f"{value:.2f}"] for figure, target, value in reached]
+    console.print(as_table(TARGET_HEAD, summary))
+    draw_plot(rows)
     path = common.save(
         "selection",
         {"cases": rows, "targets": [dict(zip(("what", "asked", "reached"), r, strict=True)) for r in reached]},
     )
     note = (
         "Medians of interleaved runs in CPU time, one thread of a shared machine; no GPU was measured. "
-        "~: scaled from a few picks."
+        "~: scaled up from a few picks."
     )
-    text = "\n\n".join([note, format_markdown(head, body), format_markdown(["what", "asked", "reached"], summary)])
+    text = "\n\n".join([note, format_markdown(head, body), format_markdown(TARGET_HEAD, summary)])
     page = common.ROOT / "docs" / "methods" / "selection.md"
     common.write_into(page, "selection", text)
     files = ", ".join(str(each.relative_to(common.ROOT)) for each in (path, page))
     console.print(f"written: {files}, docs/img/selection.png and .svg")
 
 
-def line(row: dict[str, Any]) -> list[str]:
-    """One case as ratios to ours."""
+def format_case(row: dict[str, Any]) -> list[str]:
+    """Format one case as ratios to our time."""
     ms = row["ms"]
     name = f"{row['blocks']}×{row['n']}" if row["blocks"] > 1 else str(row["n"])
     ratios = [f"{ms[peer] / ms[OURS]:.0f}×" if peer in ms else "–" for peer in (LOOP, TORCH, APRICOT, SUBMODLIB)]
@@ -233,6 +243,7 @@ def line(row: dict[str, Any]) -> list[str]:
 
 
 def as_table(head: list[str], rows: list[list[str]]) -> Table:
+    """Build a table for the terminal."""
     table = Table(*head)
     for row in rows:
         table.add_row(*row)

@@ -1,9 +1,9 @@
-"""What pruning does for a server: requests a second and time to the first token, pruned against unpruned.
+"""Measure what pruning gives a vLLM server: requests per second and time to the first token, against no pruning.
 
-One server, the same images and questions, both ways in turn within one run: rounds of requests that keep some of the
-visual tokens, and rounds that keep all (`mm_processor_kwargs`). No image comes twice, so that no cache helps. The model
-is LLaVA's architecture with random weights, 576 tokens an image, small enough for a CPU: the figures are ratios between
-two ways of asking this server, and say nothing about a GPU.
+One server gets rounds of requests that keep some of the visual tokens, and rounds of requests that keep all of them
+(`mm_processor_kwargs`), in turn within one run. No image is sent twice, so that no cache helps. The model is a LLaVA
+with random weights and 576 tokens per image, small enough for a CPU. The figures are ratios between the two kinds of
+requests, and do not apply to a GPU.
 
     PYTHONPATH=.:hosts/shim $(hosts/env vllm)/bin/python benchmarks/serving.py            # some minutes
     … benchmarks/serving.py --quick
@@ -41,7 +41,7 @@ from eadp.serve.command import build_command
 from eadp.utils.tables import format_markdown
 
 PAGE = common.ROOT / "docs" / "guides" / "serving.md"
-SIDE, PATCH, ANSWER = 336, 14, 8
+SIDE, PATCH, ANSWER_TOKENS = 336, 14, 8
 QUESTION = "What color is the small circle next to the blue ring?"
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -53,8 +53,8 @@ ENVIRONMENT = {
 SERVER = ["--dtype=float32", "--enforce-eager", "--block-size=32", "--max-model-len=1024", "--served-model-name=random"]
 
 
-def checkpoint(folder: Path) -> Path:
-    """A LLaVA of 40 million random parameters that sees with the pocket model's width and speaks its words."""
+def write_checkpoint(folder: Path) -> Path:
+    """Write a LLaVA of 40 million random parameters, with the widths of the pocket model's tower and its tokenizer."""
     torch.manual_seed(0)
     config = hf.LlavaConfig.from_pretrained(WEIGHTS)
     config.vision_config.image_size, config.vision_config.patch_size = SIDE, PATCH
@@ -69,16 +69,17 @@ def checkpoint(folder: Path) -> Path:
     processor.image_processor.crop_size = {"height": SIDE, "width": SIDE}
     processor.patch_size = PATCH
     processor.save_pretrained(folder)
-    for side in WEIGHTS.glob("clip_text.*"):
-        shutil.copy(side, folder)
+    for file in WEIGHTS.glob("clip_text.*"):
+        shutil.copy(file, folder)
     return folder
 
 
-def body(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
+def make_request(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Make a request with a random image."""
     pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), dtype=np.uint8)
-    written = io.BytesIO()
-    Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.NEAREST).save(written, "png")
-    url = "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.NEAREST).save(buffer, "png")
+    url = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
     return {
         "model": "random",
         "messages": [
@@ -88,18 +89,24 @@ def body(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
             }
         ],
         "temperature": 0,
-        "max_tokens": ANSWER,
+        "max_tokens": ANSWER_TOKENS,
         "stream": True,
         "extra_body": {"ignore_eos": True, "mm_processor_kwargs": {"eadp": settings}},
     }
 
 
-async def load(client: openai.AsyncOpenAI, bodies: list[dict[str, Any]], at_once: int) -> tuple[float, list[float]]:
-    """Requests a second, and milliseconds to the first token of each."""
-    turns = asyncio.Semaphore(at_once)
+async def send_requests(
+    client: openai.AsyncOpenAI, requests: list[dict[str, Any]], at_once: int
+) -> tuple[float, list[float]]:
+    """Send requests, at most `at_once` at the same time.
 
-    async def one(request: dict[str, Any]) -> float:
-        async with turns:
+    Returns:
+        The requests per second, and the milliseconds to the first token of each request.
+    """
+    slots = asyncio.Semaphore(at_once)
+
+    async def send(request: dict[str, Any]) -> float:
+        async with slots:
             start, first = time.perf_counter(), None
             async for chunk in await client.chat.completions.create(**request):
                 if first is None and chunk.choices and chunk.choices[0].delta.content is not None:
@@ -107,56 +114,64 @@ async def load(client: openai.AsyncOpenAI, bodies: list[dict[str, Any]], at_once
             return 1000 * ((first or time.perf_counter()) - start)
 
     start = time.perf_counter()
-    waits = await asyncio.gather(*(one(request) for request in bodies))
-    return len(bodies) / (time.perf_counter() - start), list(waits)
+    waits = await asyncio.gather(*(send(request) for request in requests))
+    return len(requests) / (time.perf_counter() - start), list(waits)
 
 
-def wait_for(root: str, server: subprocess.Popen[bytes], patience: float = 1800) -> None:
-    end = time.monotonic() + patience
+def wait_until_ready(root: str, server: subprocess.Popen[bytes], timeout: float = 1800) -> None:
+    """Wait until the server answers.
+
+    Raises:
+        RuntimeError: If it ends, or does not answer within `timeout` seconds.
+    """
+    end = time.monotonic() + timeout
     while time.monotonic() < end and server.poll() is None:
         try:
             with urllib.request.urlopen(f"{root}/health", timeout=5):
                 return
         except OSError:
             time.sleep(1)
-    raise RuntimeError("the server did not come up")
+    raise RuntimeError("the server did not start")
 
 
 def main(
-    keep: Annotated[int, typer.Option(help="Tokens of 576 that stay.", min=1, max=576)] = 64,
-    rounds: Annotated[int, typer.Option(help="Rounds of each way.", min=1)] = 4,
-    requests: Annotated[int, typer.Option(help="Requests a round.", min=1)] = 16,
+    keep: Annotated[int, typer.Option(help="Visual tokens that stay, of 576.", min=1, max=576)] = 64,
+    rounds: Annotated[int, typer.Option(help="Rounds with and without pruning.", min=1)] = 4,
+    requests: Annotated[int, typer.Option(help="Requests per round.", min=1)] = 16,
     at_once: Annotated[int, typer.Option(help="Requests at the same time.", min=1)] = 4,
-    quick: Annotated[bool, typer.Option("--quick", help="One round of four, to see that it runs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One round of four requests, as a quick check.")] = False,
 ) -> None:
+    """Measure, print, and write benchmarks/results/serving.json and the table in docs/guides/serving.md."""
     if quick:
         rounds, requests = 1, 4
-    ways: dict[str, dict[str, Any]] = {"pruned": {"keep": keep}, "unpruned": {"method": "none"}}
+    modes: dict[str, dict[str, Any]] = {"pruned": {"keep": keep}, "unpruned": {"method": "none"}}
     seeds = count()
-    found: dict[str, dict[str, list[float]]] = {way: {"rate": [], "first": []} for way in ways}
-    with tempfile.TemporaryDirectory() as place, socket.socket() as free:
+    found: dict[str, dict[str, list[float]]] = {mode: {"rate": [], "first": []} for mode in modes}
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        more = ["--host=127.0.0.1", f"--port={port}", "--trust-request-mm-kwargs", *SERVER]
-        line = build_command(str(checkpoint(Path(place))), {"keep": keep}, more)
+        arguments = ["--host=127.0.0.1", f"--port={port}", "--trust-request-mm-kwargs", *SERVER]
+        line = build_command(str(write_checkpoint(Path(folder))), {"keep": keep}, arguments)
         server = subprocess.Popen(line, env={**os.environ, **ENVIRONMENT})
         try:
             root = f"http://127.0.0.1:{port}"
-            wait_for(root, server)
+            wait_until_ready(root, server)
             for number in range(rounds + 1):
-                for way in list(ways)[:: -1 if number % 2 else 1]:
+                for mode in list(modes)[:: -1 if number % 2 else 1]:
                     client = openai.AsyncOpenAI(base_url=f"{root}/v1", api_key="none", timeout=600, max_retries=0)
-                    bodies = [body(next(seeds), ways[way]) for _ in range(requests)]
-                    rate, waits = asyncio.run(load(client, bodies, at_once))
+                    batch = [make_request(next(seeds), modes[mode]) for _ in range(requests)]
+                    rate, waits = asyncio.run(send_requests(client, batch, at_once))
                     if number:
-                        found[way]["rate"].append(rate)
-                        found[way]["first"] += waits
+                        found[mode]["rate"].append(rate)
+                        found[mode]["first"] += waits
         finally:
             server.terminate()
             server.wait(60)
-    ratios = [mine / theirs for mine, theirs in zip(found["pruned"]["rate"], found["unpruned"]["rate"], strict=True)]
-    first = {way: statistics.median(result["first"]) for way, result in found.items()}
+    ratios = [
+        pruned / unpruned for pruned, unpruned in zip(found["pruned"]["rate"], found["unpruned"]["rate"], strict=True)
+    ]
+    first = {mode: statistics.median(result["first"]) for mode, result in found.items()}
     summary = {
         "keep": keep,
         "of": (SIDE // PATCH) ** 2,
@@ -168,7 +183,7 @@ def main(
         "measured": found,
     }
     head = [f"{keep} of {summary['of']} visual tokens, {at_once} requests at once", "requests/s", "first token, ms"]
-    rows = [[way, f"{statistics.median(found[way]['rate']):.2f}", f"{first[way]:.0f}"] for way in ways]
+    rows = [[mode, f"{statistics.median(found[mode]['rate']):.2f}", f"{first[mode]:.0f}"] for mode in modes]
     rows.append(["ratio", f"{summary['requests_per_second_ratio']:.2f}", f"{summary['time_to_first_token_ratio']:.2f}"])
     table = Table(*head)
     for row in rows:

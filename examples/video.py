@@ -1,63 +1,44 @@
-"""LLaVA-OneVision, or LLaVA-Video with its own pooling, on a clip: the same number of tokens from every frame.
+"""Ask LLaVA-OneVision or LLaVA-Video about a clip, with the same number of visual tokens per frame.
 
-    python examples/video.py clip.mp4 "What happens?" --model llava-hf/llava-onevision-qwen2-7b-ov-hf --a-frame 16
+    python examples/video.py clip.mp4 "What happens?" --frames 32 --tokens-per-frame 16
     python examples/video.py clip.mp4 "What happens?" --model path/to/converted/llava-video --llava-video
-    python examples/video.py --tiny        # offline, with a tiny random model: what it says is noise
+    python examples/video.py --model random:tiny-llava-onevision   # no download: untrained, its answer means nothing
 
-How to convert LLaVA-Video's checkpoint is told in `eadp.models.llava_video`.
+`eadp.models.llava_video` says how to convert LLaVA-Video's checkpoint. Clips need `pip install av torchvision`.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
-from typing import Any
 
 import typer
-from loading import load, report
+from PIL import Image
+from transformers.video_utils import load_video
 
 import eadp
+from eadp.loading import load_guide, load_model
 from eadp.models.llava_video import convert
+from eadp.models.prompt import build_clip_inputs
 
 
 def main(
-    path: str = typer.Argument(None),
+    clip: str = typer.Argument(None, help="A video file; without one, a gradient that turns."),
     question: str = typer.Argument("What happens?"),
     model: str = "llava-hf/llava-onevision-qwen2-7b-ov-hf",
-    frames: int = 32,
-    a_frame: int = 16,
-    llava_video: bool = False,
-    tiny: bool = False,
+    frames: int = typer.Option(32, help="Frames to read from the clip."),
+    tokens_per_frame: int = typer.Option(16, help="Visual tokens to keep per frame."),
+    llava_video: bool = typer.Option(False, help="Pool the frames as LLaVA-Video does."),
 ) -> None:
-    net, processor, settings = load(model, "llava_onevision" if tiny else None)
+    net, processor = load_model(model)
+    if clip:
+        images = [Image.fromarray(frame) for frame in load_video(clip, num_frames=frames)[0]]
+    else:
+        images = [Image.linear_gradient("L").rotate(10 * number).convert("RGB") for number in range(frames)]
     with convert(net, processor) if llava_video else nullcontext():
-        if tiny:
-            frames, a_frame = 4, 3
-            inputs, settings["question"] = tiny_clip(frames), question
-        else:
-            inputs = clip(processor, path, question, frames).to(net.device, net.dtype)
-        with eadp.attach(net, processor, keep=frames * a_frame, allocation="uniform", **settings) as pruned:
-            out = net.generate(**inputs, max_new_tokens=32, do_sample=False)
-    report(pruned, processor.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
-    print("tokens of each frame:", pruned.last[0].quotas)
-
-
-def clip(processor: Any, path: str, question: str, frames: int) -> Any:
-    content = [{"type": "video", "path": path}, {"type": "text", "text": question}]
-    return processor.apply_chat_template(
-        [{"role": "user", "content": content}],
-        num_frames=frames,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-    )
-
-
-def tiny_clip(frames: int) -> dict[str, Any]:
-    """Processors cut clips with torchvision; the tiny model's ids and pixels are made without."""
-    from helpers import tiny as models
-
-    return models.inputs("llava_onevision", [[(frames, 28, 28)]])
+        inputs = build_clip_inputs(net, processor, images, question).to(net.device, net.dtype)
+        guide, keep = load_guide(model, net, processor), len(images) * tokens_per_frame
+        with eadp.attach(net, processor, keep=keep, allocation="uniform", guide=guide) as pruned:
+            output = net.generate(**inputs, max_new_tokens=32, do_sample=False)
+    print("tokens kept per frame:", pruned.last[0].quotas)
+    print("answer:", processor.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Check a built documentation site: `python scripts/check_site.py out/site`.
 
-Every link and image must lead to a file of the site, every anchor to an element on its page, every page of the
-navigation must exist, and no page may load anything from another host. Links that a reader clicks may lead elsewhere.
+Every link and image, including the links of the navigation, must point to a file of the site, and every anchor to an
+element of its page. No page may load anything from another host. Links to other hosts are allowed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 LOADED = {"img": "src", "script": "src", "iframe": "src", "source": "src", "link": "href"}
-"""What a browser loads without being asked."""
+"""Tags and attributes of files that a browser loads with the page."""
 
 
 class Page(HTMLParser):
@@ -41,11 +41,11 @@ def read(path: Path) -> Page:
     return Page(path.read_text("utf-8"))
 
 
-def problems(site: Path) -> dict[str, list[str]]:
-    """Dead links, dead anchors and files from other hosts, each with the pages that have it."""
+def find_problems(site: Path) -> dict[str, list[str]]:
+    """Find dead links, dead anchors and files from other hosts, each with the pages that contain it."""
     found: dict[str, list[str]] = {}
     for path in sorted(site.rglob("*.html")):
-        if path.name == "404.html":  # Its links are absolute: it is served for any address.
+        if path.name == "404.html":  # Its links are absolute, because it is served for any address.
             continue
         page = read(path)
         for target in page.links + page.loaded:
@@ -57,18 +57,18 @@ def problems(site: Path) -> dict[str, list[str]]:
                 file = (path.parent / unquote(parts.path)).resolve() if parts.path else path.resolve()
                 file = file / "index.html" if file.is_dir() else file
                 name = os.path.relpath(file, site) + (f"#{parts.fragment}" if parts.fragment else "")
-                problem = dead(file, unquote(parts.fragment))
+                problem = check_target(file, unquote(parts.fragment))
             if problem:
                 found.setdefault(f"{name} {problem}", []).append(str(path.relative_to(site)))
     return found
 
 
-def dead(file: Path, anchor: str) -> str:
-    """What is wrong with a link to this file and anchor; empty if nothing is."""
+def check_target(file: Path, anchor: str) -> str:
+    """Say what is wrong with a link to this file and anchor; an empty text if nothing is."""
     if not file.is_file():
         return "does not exist"
     if anchor and file.suffix == ".html" and anchor not in read(file).anchors:
-        return "is no anchor of that page"
+        return "is not an anchor of that page"
     return ""
 
 
@@ -77,9 +77,9 @@ def main() -> None:
     count = len(list(site.rglob("*.html")))
     if not count:
         sys.exit(f"{site} has no pages; build it with `make docs`")
-    if found := problems(site):
+    if found := find_problems(site):
         sys.exit("\n".join(f"{problem} (on {len(names)} pages: {names[0]} …)" for problem, names in found.items()))
-    print(f"{count} pages: every link leads somewhere, and nothing is loaded from another host")
+    print(f"{count} pages: all links work, and nothing is loaded from another host")
 
 
 if __name__ == "__main__":

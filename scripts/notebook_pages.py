@@ -2,7 +2,7 @@
 
     python scripts/notebook_pages.py
 
-The notebooks are stored without outputs; their pages show them.
+The notebooks are stored without outputs. The pages show the outputs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS, PAGES, IMAGES = ROOT / "notebooks", ROOT / "docs" / "start", ROOT / "docs" / "img"
-WIDTH = 1200
-"""Pixels; wider images are scaled down."""
+MAX_WIDTH = 1200
+"""Width in pixels to which wider images are scaled down."""
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def notebooks() -> list[Path]:
 
 
 def run(path: Path) -> nbformat.NotebookNode:
-    """Run a notebook from start to end; an error in a cell is raised here."""
+    """Run a notebook from start to end. An error in a cell is raised here."""
     notebook = nbformat.read(path, as_version=4)
     return NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(ROOT)}}).execute()
 
@@ -42,12 +42,12 @@ def page_of(path: Path) -> Path:
 
 
 def sources(notebook: nbformat.NotebookNode) -> list[str]:
-    """The cells as a page shows them, without outputs."""
+    """Return the cells as Markdown, without outputs."""
     return [f"```python\n{cell.source}\n```" if cell.cell_type == "code" else cell.source for cell in notebook.cells]
 
 
 def shown(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-    """The outputs of a cell without warnings and progress bars; what it printed in several parts is one output."""
+    """Return the outputs of a cell without warnings and progress bars, with all printed text in one output."""
     outputs = [output for output in cell.get("outputs", []) if output.get("name") != "stderr"]
     streams = [output for output in outputs if output.output_type == "stream"]
     for stream in streams[1:]:
@@ -79,8 +79,8 @@ def write_page(path: Path, notebook: nbformat.NotebookNode) -> Path:
 
 def _save_image(png: bytes, path: Path) -> None:
     image = Image.open(io.BytesIO(png)).convert("RGB")
-    if image.width > WIDTH:
-        image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
+    if image.width > MAX_WIDTH:
+        image = image.resize((MAX_WIDTH, round(image.height * MAX_WIDTH / image.width)), Image.Resampling.LANCZOS)
     image.save(path, quality=80, method=6)
 
 

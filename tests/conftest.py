@@ -1,5 +1,6 @@
 import os
 
+# huggingface_hub reads this variable when it is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch

@@ -1,4 +1,7 @@
-"""Workers that train together, one thread each: on small matrices two of them are faster than one with two threads."""
+"""Data-parallel training in processes with one thread per process.
+
+On small matrices, two processes are faster than one process with two threads.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,13 @@ from torch import nn
 
 
 def run(size: int, work: Callable[..., None], *arguments: Any) -> None:
-    """work(*arguments) in every worker."""
+    """Call work(*arguments) in every worker.
+
+    Raises:
+        ValueError: If there is no worker.
+    """
     if size < 1:
-        raise ValueError(f"training takes at least one worker, got {size}")
+        raise ValueError(f"training needs at least one worker, got {size}")
     if size == 1:
         torch.set_num_threads(1)
         return work(*arguments)
@@ -37,15 +44,17 @@ def _join(own_rank: int, size: int, port: int, work: Callable[..., None], argume
 
 
 def rank() -> int:
+    """Return the number of this worker, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def size() -> int:
+    """Return the number of workers."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def first_alone(work: Callable[[], Any]) -> Any:
-    """The first worker does it, the others wait and then find it done."""
+def first_worker_first(work: Callable[[], Any]) -> Any:
+    """Call `work` in the first worker while the others wait, then in the others, which find its files on disk."""
     if size() == 1:
         return work()
     result = work() if rank() == 0 else None
@@ -53,8 +62,8 @@ def first_alone(work: Callable[[], Any]) -> Any:
     return work() if rank() else result
 
 
-def write_together(file: Path, part: NDArray[Any]) -> None:
-    """One array on disk, the workers' parts (all alike in shape) one after another."""
+def write_concatenated(file: Path, part: NDArray[Any]) -> None:
+    """Write one array to disk: the parts of all workers, which have the same shape, in the order of their ranks."""
     scratch = file.with_suffix(".part.npy")
     shape = (size() * len(part), *part.shape[1:])
     if rank() == 0:
@@ -70,17 +79,18 @@ def write_together(file: Path, part: NDArray[Any]) -> None:
 
 
 def barrier() -> None:
+    """Wait until all workers have arrived."""
     if size() > 1:
         dist.barrier()
 
 
 def average_gradients(parameters: list[nn.Parameter]) -> None:
-    """Every worker goes on with the mean of all gradients."""
+    """Replace the gradients of every worker by their mean over all workers."""
     if size() == 1:
         return
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    together = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(together)
-    parts = (together / size()).split([parameter.numel() for parameter in parameters])
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    parts = (flat / size()).split([parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.grad = part.view_as(parameter)

@@ -1,4 +1,4 @@
-"""How a stage trains: Muon and AdamW, one schedule, and a checkpoint to resume from."""
+"""The optimizer, Muon and AdamW with one schedule, and training stages that can be resumed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from training import distributed
 
 WARM_UP = 100
+"""Steps over which the learning rate rises."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, made orthogonal: U Vᵀ in place of U Σ Vᵀ by Newton–Schulz steps, in single precision.
+    """Momentum with orthogonal updates: U Vᵀ instead of U Σ Vᵀ, by Newton–Schulz iterations in single precision.
 
-    (torch.optim.Muon does them in bfloat16, which takes seconds a step on a CPU that has no such arithmetic.)
+    torch.optim.Muon iterates in bfloat16, which takes seconds per step on a CPU without bfloat16 arithmetic.
     """
 
     def __init__(self, matrices: list[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.05) -> None:
@@ -35,7 +36,7 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
             for shape, parameters in by_shape.items():
-                updates = orthogonal(torch.stack([self._direction(p, group["momentum"]) for p in parameters]))
+                updates = orthogonalize(torch.stack([self._direction(p, group["momentum"]) for p in parameters]))
                 size = 0.2 * max(shape) ** 0.5
                 for parameter, update in zip(parameters, updates, strict=True):
                     parameter.mul_(1 - group["lr"] * group["decay"]).add_(update, alpha=-group["lr"] * size)
@@ -47,8 +48,8 @@ class Muon(torch.optim.Optimizer):
         return grad.lerp(mean, momentum)
 
 
-def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
-    """The quintic Newton–Schulz iteration x ← a x + (b xxᵀ + c (xxᵀ)²) x, which drives singular values towards 1."""
+def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
+    """Move the singular values towards 1 by the quintic Newton–Schulz iteration x ← a x + (b xxᵀ + c (xxᵀ)²) x."""
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
@@ -60,7 +61,10 @@ def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Optimizer:
-    """Muon for the matrices of CLIP's layers, AdamW for all else. lr is AdamW's; Muon's updates are as large."""
+    """Muon for the matrices of CLIP's layers, AdamW for everything else.
+
+    The learning rate is AdamW's. Muon's updates are scaled to the same size.
+    """
 
     def __init__(self, modules: list[nn.Module], lr: float, steps: int) -> None:
         parameters = {id(p): (n, p) for m in modules for n, p in m.named_parameters() if p.requires_grad}
@@ -74,7 +78,7 @@ class Optimizer:
         self.lr, self.steps = lr, steps
 
     def step(self, loss: Tensor, number: int) -> None:
-        """Warm up, stay, and go down to nothing over the last third."""
+        """Take one step. The learning rate rises during the warm-up, stays, and falls to 0 over the last third."""
         lr = self.lr * min(1.0, (number + 1) / WARM_UP, 3 * (self.steps - number) / self.steps)
         for part in self.parts:
             part.zero_grad(set_to_none=True)
@@ -88,10 +92,11 @@ class Optimizer:
 
 
 class Stage:
-    """One stage of the recipe: `run` calls `step(number)` for its losses, shows them, and saves now and then.
+    """One stage of the training.
 
-    A stage that was finished is loaded and skipped; one that was interrupted goes on at its last checkpoint. Every step
-    has its own seed, so that an interrupted run ends where an uninterrupted one would.
+    `run` calls `step(number)`, which returns the losses, shows them, and saves checkpoints. A finished stage is loaded
+    and skipped; an interrupted one continues from its last checkpoint. Every step has its own seed, so that an
+    interrupted run ends with the same weights as an uninterrupted one.
     """
 
     def __init__(self, name: str, folder: Path, modules: dict[str, nn.Module], steps: int, lr: float) -> None:
@@ -100,7 +105,8 @@ class Stage:
         self.file = folder / f"{name}.safetensors"
 
     def run(self, progress: Progress, step: Callable[[int], dict[str, Tensor]], every: int = 100) -> None:
-        start = self.read()
+        """Train until the last step, and save a checkpoint every `every` steps."""
+        start = self.load_checkpoint()
         task = progress.add_task(self.name, total=self.steps, completed=start)
         sums: dict[str, float] = {}
         for number in range(start, self.steps):
@@ -129,8 +135,8 @@ class Stage:
         save_file(tensors, scratch, {"done": str(done)})
         scratch.replace(self.file)
 
-    def read(self) -> int:
-        """The last checkpoint, if there is one; how many steps it had done."""
+    def load_checkpoint(self) -> int:
+        """Load the last checkpoint, if there is one, and return its number of steps."""
         if not self.file.exists():
             return 0
         with safe_open(self.file, "pt") as saved:
@@ -150,7 +156,7 @@ class Stage:
 
 
 def batch_rows(number: int, batch: int, total: int) -> NDArray[np.int64]:
-    """This worker's part of batch `number`; the order is new every time that all rows were seen."""
+    """Return this worker's rows of batch `number`. Every epoch has a new order."""
     epoch, turn = divmod(number, total // batch)
     order = np.random.default_rng((7, epoch)).permutation(total)
     return order[turn * batch : (turn + 1) * batch][distributed.rank() :: distributed.size()]

@@ -1,8 +1,10 @@
-"""A torchvision built for another torch fails on import, because its compiled operators are not there.
+"""Make a torchvision that was built for another torch importable.
 
-Hosts import it for everything and need its transforms only, so where that happens, the two operators that it names at
-import are declared, never implemented. Python imports this file by itself where its folder is on PYTHONPATH, so that
-the processes that a host starts have it too; nothing is loaded before torchvision is.
+Its import fails because its compiled operators are missing. The hosts always import torchvision, but use only its
+transforms. So if the import fails, the two operators that it needs at import are declared, without an implementation.
+
+Python imports this file at startup if its folder is on PYTHONPATH, also in the processes that a host starts. It loads
+nothing before torchvision is imported.
 """
 
 import sys
@@ -14,24 +16,24 @@ class _TorchvisionFinder:
     def find_spec(name, path=None, target=None):
         spec = PathFinder.find_spec(name, path, target) if name == "torchvision" else None
         if spec is not None:
-            run = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: _run_with_operators(run, module)
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: _execute_with_operators(execute, module)
         return spec
 
 
-def _run_with_operators(run, module):
+def _execute_with_operators(execute, module):
     try:
-        run(module)
+        execute(module)
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
         import torch
 
-        # As long as the library object lives, its operators do.
+        # The operators exist as long as the library object does.
         _TorchvisionFinder.operators = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             _TorchvisionFinder.operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        run(module)
+        execute(module)
 
 
 sys.meta_path.insert(0, _TorchvisionFinder)

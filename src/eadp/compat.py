@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         LlavaNextImageProcessorPil,
         LlavaOnevisionImageProcessorPil,
         Qwen2VLImageProcessorPil,
+        SiglipImageProcessorPil,
     )
     from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import get_vision_window_index
@@ -43,6 +44,7 @@ __all__ = [
     "LlavaNextImageProcessorPil",
     "LlavaOnevisionImageProcessorPil",
     "Qwen2VLImageProcessorPil",
+    "SiglipImageProcessorPil",
     "TorchDispatchMode",
     "attention_function",
     "attention_implementation",
@@ -118,6 +120,7 @@ _NAMES = {
     "LlavaNextImageProcessorPil": "transformers",
     "LlavaOnevisionImageProcessorPil": "transformers",
     "Qwen2VLImageProcessorPil": "transformers",
+    "SiglipImageProcessorPil": "transformers",
     # torch.utils: private modules, and a public one whose formulas are not documented. All are older than torch 2.4.
     "TorchDispatchMode": "torch.utils._python_dispatch",
     "tree_iter": "torch.utils._pytree",

@@ -1,4 +1,4 @@
-"""The pocket model asked about drawn scenes, with all visual tokens and with few: what `eadp demo` shows."""
+"""`eadp demo`: the pocket model answers questions about drawn scenes, unpruned and pruned."""
 
 from __future__ import annotations
 
@@ -16,57 +16,65 @@ from eadp.pocket import guide, load
 from eadp.pocket.samples import Sample, samples
 from eadp.runtime import attach
 from eadp.view.comparer import generate_answer, time_prefill
-from eadp.view.panels import heat_panel, kept_panel, picture_panel
-from eadp.view.selection import comparison_of
-from eadp.view.text import Pen
+from eadp.view.panels import draw_heatmap_panel, draw_image_panel, draw_kept_panel
+from eadp.view.selection import build_comparison
+from eadp.view.text import TextWriter
 
 SCALE = 2
-"""Pixels of the picture for each pixel of a scene."""
+"""Magnification of the scenes in the figure."""
 
 GAP, CAPTION = 12, 26
+"""Pixels between panels, and height of the line of text above a row of panels."""
 
 
 @torch.inference_mode()
 def run(keep: float, questions: int, out: Path) -> None:
+    """Ask questions, print both answers and the times, and draw what was kept.
+
+    Args:
+        keep: Share of the visual tokens that stay.
+        questions: Number of questions.
+        out: The image file to write.
+    """
     console = Console()
     console.print("The pocket model: a small LLaVA that ships with the package and knows a toy world of drawn scenes.")
     model, processor = load()
-    text = guide(model, processor)
+    text_guide = guide(model, processor)
     table = Table("question", "all tokens", f"{keep:.4g} of them", "right answer", "coverage")
     panels: list[tuple[Sample, Selection]] = []
-    whole_ms, pruned_ms = [], []
+    unpruned_ms, pruned_ms = [], []
     for sample in samples("test", questions):
         inputs = build_inputs(processor, [sample.image], [sample.question])
-        whole = generate_answer(model, processor, inputs)
-        with attach(model, processor, keep=keep, guide=text) as pruned:
-            few = generate_answer(model, processor, inputs)
+        unpruned_answer = generate_answer(model, processor, inputs)
+        with attach(model, processor, keep=keep, guide=text_guide) as pruned:
+            pruned_answer = generate_answer(model, processor, inputs)
             selection = pruned.last[0]
         for _ in range(3):
-            whole_ms.append(time_prefill(model, inputs))
-            with attach(model, processor, keep=keep, guide=text):
+            unpruned_ms.append(time_prefill(model, inputs))
+            with attach(model, processor, keep=keep, guide=text_guide):
                 pruned_ms.append(time_prefill(model, inputs))
         panels.append((sample, selection))
-        table.add_row(sample.question, whole, few, sample.answer, f"{selection.coverage:.1%}")
+        table.add_row(sample.question, unpruned_answer, pruned_answer, sample.answer, f"{selection.coverage:.1%}")
     console.print(table)
-    sample, selection = panels[0]
-    console.print(_words(selection.relevance))
+    _, selection = panels[0]
+    console.print(_word_table(selection.relevance))
     tokens, kept = selection.total, len(selection)
-    first, second = statistics.median(whole_ms), statistics.median(pruned_ms)
+    before, after = statistics.median(unpruned_ms), statistics.median(pruned_ms)
     console.print(
-        f"{tokens} visual tokens → {kept}. Prefill, everything included (vision tower, text guide, selection, language "
-        f"model): {first:.1f} ms → {second:.1f} ms, ratio {second / first:.2f}."
+        f"{tokens} visual tokens → {kept}. Prefill, all parts included (vision tower, text guide, selection, language "
+        f"model): {before:.1f} ms → {after:.1f} ms, ratio {after / before:.2f}."
     )
     console.print(
-        "The pocket model is so small that there is little to save; `eadp` earns its keep on models with billions of "
+        "The pocket model is so small that there is little to save; pruning pays off on models with billions of "
         "parameters."
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    overlay(panels[:4]).save(out)
-    console.print(f"picture: {out}")
+    draw_figure(panels[:4]).save(out)
+    console.print(f"image: {out}")
 
 
-def _words(relevance: Relevance | None) -> Table:
-    """The first question's words, the ones that point first."""
+def _word_table(relevance: Relevance | None) -> Table:
+    """Build a table of the first question's words, those with the lowest entropy first."""
     table = Table("word", "entropy", "kept", title="words of the first question, by entropy")
     if relevance is not None and relevance.words is not None:
         entropy, kept = relevance.word_entropy, relevance.word_kept
@@ -75,22 +83,22 @@ def _words(relevance: Relevance | None) -> Table:
     return table
 
 
-def overlay(panels: list[tuple[Sample, Selection]]) -> Image.Image:
-    """One row a question: the scene, its relevance map, and the kept tokens lit."""
+def draw_figure(panels: list[tuple[Sample, Selection]]) -> Image.Image:
+    """Draw one row per question: the scene, its relevance map, and the kept tokens highlighted."""
     side = panels[0][0].image.width * SCALE
-    picture = Image.new("RGB", (3 * side + 2 * GAP, len(panels) * (side + CAPTION + GAP)), "white")
-    pen = Pen(ImageDraw.Draw(picture), 15)
+    figure = Image.new("RGB", (3 * side + 2 * GAP, len(panels) * (side + CAPTION + GAP)), "white")
+    writer = TextWriter(ImageDraw.Draw(figure), 15)
     for row, (sample, selection) in enumerate(panels):
         top = row * (side + CAPTION + GAP)
-        pen.write(2, top + 18, f"{sample.question}   {len(selection)} of {selection.total} tokens")
-        comparison = comparison_of(selection, sample.image, None, sample.question)
+        writer.write(2, top + 18, f"{sample.question}   {len(selection)} of {selection.total} tokens")
+        comparison = build_comparison(selection, sample.image, None, sample.question)
         result = comparison.results[0]
-        heat = selection.mask.float() if result.heat is None else result.heat
-        shown = (
-            picture_panel(comparison, side),
-            heat_panel(comparison, heat, side),
-            kept_panel(comparison, result, side),
+        heatmap = selection.mask.float() if result.heatmap is None else result.heatmap
+        row_panels = (
+            draw_image_panel(comparison, side),
+            draw_heatmap_panel(comparison, heatmap, side),
+            draw_kept_panel(comparison, result, side),
         )
-        for column, panel in enumerate(shown):
-            picture.paste(panel, (column * (side + GAP), top + CAPTION))
-    return picture
+        for column, panel in enumerate(row_panels):
+            figure.paste(panel, (column * (side + GAP), top + CAPTION))
+    return figure

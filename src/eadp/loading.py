@@ -36,21 +36,27 @@ def load_model(
         ValueError: If there is no such model or device, or if the model cannot be shortened.
     """
     try:
-        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
         raise ValueError(f"there is no device {device!r}; give cpu, cuda or cuda:1") from error
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"torch sees no GPU here, so the model cannot go to {device!r}; give cpu")
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"torch finds no GPU on this machine, so the model cannot be moved to {device!r}; give cpu")
     if name.startswith(RANDOM):
-        return untrained.load(name.removeprefix(RANDOM), dtype=dtype, device=place, layers=layers)
+        return untrained.load(name.removeprefix(RANDOM), dtype=dtype, device=target, layers=layers)
     if layers is not None:
-        raise ValueError(f"only a {RANDOM}… model can be shortened to {layers} layers: {name!r} has its weights")
+        raise ValueError(f"only a {RANDOM}… model can be shortened to {layers} layers; {name!r} has trained weights")
     model, processor = _load_pocket() if name == POCKET else _load_checkpoint(name, dtype)
-    return model.to(place), processor
+    return model.to(target), processor
 
 
 def load_guide(name: str, model: Any, processor: Any) -> Guide:
-    """Load the text guide of a model that `load_model` returned for this name."""
+    """Load the text guide of a model.
+
+    Args:
+        name: The name that was given to `load_model`.
+        model: The model that it returned.
+        processor: The processor that it returned.
+    """
     if name.startswith(RANDOM):
         return untrained.build_guide(model, processor)
     return guide_for(model, processor)

@@ -1,4 +1,4 @@
-"""A method by its name, with its budget and options: what an evaluation or a measurement runs."""
+"""A method with its budget and options, as an evaluation or a measurement runs it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from eadp.methods.base import PRESET, Newlines, Positions
 from eadp.runtime.choose import BudgetOver
 
 ALL_TOKENS, BLIND, MAJORITY = "all tokens", "blind", "majority answer"
-"""What tables and files call the unpruned model and the controls: the model on a grey image, the most frequent answer.
-Among methods the unpruned model is `none`."""
-PLACING: dict[str, tuple[Any, ...]] = {
+"""The names of the unpruned model and of two controls in tables and files.
+
+The controls are the model on a grey image and the most frequent answer. As a method, the unpruned model is `none`.
+"""
+
+ATTACH_OPTIONS: dict[str, tuple[Any, ...]] = {
     "positions": get_args(Positions),
     "newlines": get_args(Newlines),
     "budget_over": get_args(BudgetOver),
     "unpad": (True, False),
 }
-"""Options of `attach` that go with any method, and their values."""
+"""The options of `attach` that every method accepts, with their values."""
+
 ANY_FAMILY = "llava"
-"""Stands in for the model's family when a preset is checked before the model is loaded: the names of its options do
-not depend on the family."""
+"""The family for which a preset is checked before the model is loaded.
+
+The names of a preset's settings do not depend on the family.
+"""
 
 Budget = int | float
 
@@ -33,8 +39,8 @@ class MethodSpec:
 
     Attributes:
         method: The name of a method, or `ALL_TOKENS`, `BLIND` or `MAJORITY`.
-        keep: The budget: a count, or a share; None for a control.
-        options: The method's own options, its preset, and those of `PLACING`.
+        keep: The budget: a count or a share; None for a control.
+        options: Settings of the method, its preset, and options of `attach` (`ATTACH_OPTIONS`).
     """
 
     method: str
@@ -43,49 +49,61 @@ class MethodSpec:
 
     @property
     def preset(self) -> str | None:
+        """The name of the preset, if there is one."""
         return self.options.get(PRESET)
 
     @property
     def name(self) -> str:
-        """The method as a user writes it: eadp, or with its preset eadp:published."""
+        """The method as a user writes it: "eadp", or with its preset "eadp:published"."""
         return self.method if self.preset is None else f"{self.method}:{self.preset}"
 
     @property
     def key(self) -> str:
-        """A text that differs between any two specs; used in files and in their names."""
+        """A text that identifies the spec in files and in their names."""
         budget = {} if self.keep is None else {"keep": self.keep}
-        given = {**budget, **dict(sorted(self._others.items()))}
-        return " ".join([self.name, *(f"{name}={value}" for name, value in given.items())])
+        settings = {**budget, **dict(sorted(self._options_without_preset.items()))}
+        return " ".join([self.name, *(f"{name}={value}" for name, value in settings.items())])
 
     @property
-    def attachment(self) -> dict[str, Any]:
-        """The arguments of `attach`."""
+    def attach_arguments(self) -> dict[str, Any]:
+        """The keyword arguments for `attach`."""
         return {"method": self.method, "keep": self.keep, **self.options}
 
     @property
     def method_dict(self) -> dict[str, Any]:
-        """What `Method.from_dict` is given."""
-        own = {name: value for name, value in self.options.items() if name not in PLACING}
+        """The method in the form that `Method.from_dict` reads, without the options of `attach`."""
+        own = {name: value for name, value in self.options.items() if name not in ATTACH_OPTIONS}
         return {"method": self.method, "keep": self.keep, **own}
 
     @property
-    def _others(self) -> dict[str, Any]:
+    def _options_without_preset(self) -> dict[str, Any]:
         return {name: value for name, value in self.options.items() if name != PRESET}
 
     def __str__(self) -> str:
         budget = f" {100 * self.keep:.4g} %" if isinstance(self.keep, float) else f" {self.keep}" if self.keep else ""
-        return self.name + budget + "".join(f", {name}={value}" for name, value in self._others.items())
+        return self.name + budget + "".join(f", {name}={value}" for name, value in self._options_without_preset.items())
 
 
 def parse_method(text: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Split a method from its preset: eadp:published is eadp with the option preset=published."""
+    """Split a method from its preset.
+
+    Args:
+        text: "eadp", or with a preset "eadp:published".
+        options: The options of the method.
+
+    Returns:
+        The name of the method, and the options with the preset among them.
+
+    Raises:
+        ValueError: If the text is malformed, or the options name another preset.
+    """
     name, colon, preset = (part.strip() for part in text.partition(":"))
     if not colon:
         return name, dict(options)
     if not name or not preset:
         raise ValueError(f"a method and its preset are written eadp:published, got {text!r}")
     if options.get(PRESET, preset) != preset:
-        raise ValueError(f"{text} has its preset in its name: leave out preset={options[PRESET]}")
+        raise ValueError(f"{text} already names its preset: leave out preset={options[PRESET]}")
     return name, {PRESET: preset, **options}
 
 
@@ -103,13 +121,13 @@ def build_specs(
         ValueError: If a method, an option or a value is unknown.
     """
     options = options or {}
-    bare = {text: parse_method(text, {})[0] for text in methods}
-    if strangers := sorted(set(options) - {"", *bare.keys(), *bare.values()}):
-        raise ValueError(f"options are given for {', '.join(strangers)}, but the methods are {', '.join(methods)}")
+    names = {text: parse_method(text, {})[0] for text in methods}
+    if unused := sorted(set(options) - {"", *names.keys(), *names.values()}):
+        raise ValueError(f"options are given for {', '.join(unused)}, but the methods are {', '.join(methods)}")
     specs = []
     for text in methods:
-        given = {**options.get("", {}), **options.get(bare[text], {}), **options.get(text, {})}
-        name, own = parse_method(text, given)
+        merged = {**options.get("", {}), **options.get(names[text], {}), **options.get(text, {})}
+        name, own = parse_method(text, merged)
         if get_method_class(name).takes_budget:
             specs += [MethodSpec(name, budget, own) for budget in budgets]
         else:
@@ -121,12 +139,19 @@ def build_specs(
 
 
 def build_method(spec: MethodSpec) -> Method | None:
-    """Build the method of a spec, which checks its options; None for a control. A preset is that of `ANY_FAMILY`."""
+    """Build the method of a spec, with the preset of `ANY_FAMILY`.
+
+    Returns:
+        The method, or None for the unpruned model and the blind control.
+
+    Raises:
+        ValueError: If the method, an option or a value is unknown.
+    """
     if spec.method in (ALL_TOKENS, BLIND):
         return None
-    get_method_class(spec.method).check_settings(spec.options, also=[PRESET, *PLACING])
-    for name, values in PLACING.items():
+    get_method_class(spec.method).check_settings(spec.options, also=[PRESET, *ATTACH_OPTIONS])
+    for name, values in ATTACH_OPTIONS.items():
         if name in spec.options and spec.options[name] not in values:
-            said = ", ".join(map(str, values))
-            raise ValueError(f"{name} is one of {said}, got {spec.options[name]!r}")
+            known = ", ".join(map(str, values))
+            raise ValueError(f"{name} must be one of {known}, got {spec.options[name]!r}")
     return Method.from_dict(spec.method_dict, family=ANY_FAMILY)

@@ -1,16 +1,27 @@
-"""The `eadp` command: help that teaches, errors that say what would be right."""
+"""The `eadp` command: its help has examples, and its errors say what would be right."""
 
 import pytest
+import typer
 from helpers.command import run
 
+from eadp.cli import app
 
-def test_help_names_every_command():
-    for command in ("methods", "demo", "eval", "flops", "bench", "plan", "paper", "sweep", "compare"):
-        assert command in run("--help").output
-        assert run(command, "--help").exit_code == 0
+COMMANDS = sorted(typer.main.get_command(app).commands)
 
 
-def test_methods_lists_what_each_needs():
+def test_help_lists_every_command():
+    output = run("--help").output
+    assert [command for command in COMMANDS if command not in output] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_has_an_example(command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: eadp {command}" in result.output
+
+
+def test_methods_lists_the_needs_of_each_method():
     output = run("methods").output
     assert "eadp" in output
     assert "text" in output
@@ -22,14 +33,14 @@ def test_flops_counts_by_part():
     assert "20.7%" in output
 
 
-def test_flops_beside_the_paper():
+def test_flops_prints_the_papers_tables():
     output = run("flops", "--paper").output
     assert "2,959.9" in output
     assert "1,296" in output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("flops", "--model", "llava-9"), "llava-1.5-7b"),
         (("flops", "--grid", "24"), "24x24"),
@@ -38,7 +49,7 @@ def test_flops_beside_the_paper():
         (("eval", "pocket", "--methods", "edap", "--samples", "1"), "unknown method"),
     ],
 )
-def test_errors_say_what_would_be_right(arguments, says):
+def test_errors_say_what_would_be_right(arguments, message):
     result = run(*arguments)
     assert result.exit_code != 0
-    assert says in result.output.replace("\n", " ") + str(result.exception)
+    assert message in result.output.replace("\n", " ") + str(result.exception)

@@ -1,4 +1,4 @@
-"""`none` names the unpruned model wherever a command takes a method."""
+"""The method `none` is the unpruned model in every command that takes a method."""
 
 from __future__ import annotations
 
@@ -21,17 +21,11 @@ def run(*arguments: object) -> str:
     return result.output
 
 
-def test_it_is_one_setting_whatever_the_budgets() -> None:
-    assert build_specs(["none", "eadp"], [8, 16]) == [
-        MethodSpec(ALL_TOKENS),
-        MethodSpec("eadp", 8),
-        MethodSpec("eadp", 16),
-    ]
-    assert [str(each) for each in plan_specs(["none", "topk"], [8, 16], {}, "x", None)] == [
-        ALL_TOKENS,
-        "topk 8",
-        "topk 16",
-    ]
+def test_none_is_one_setting_for_all_budgets() -> None:
+    specs = build_specs(["none", "eadp"], [8, 16])
+    assert specs == [MethodSpec(ALL_TOKENS), MethodSpec("eadp", 8), MethodSpec("eadp", 16)]
+    planned = plan_specs(["none", "topk"], [8, 16], {}, "x", None)
+    assert [str(each) for each in planned] == [ALL_TOKENS, "topk 8", "topk 16"]
     with pytest.raises(ValueError, match="none has no setting mu"):
         build_specs(["none"], [8], {"": {"mu": 0.5}})
     with pytest.raises(ValueError, match="unknown method 'all tokens'"):
@@ -50,13 +44,13 @@ def test_bench_measures_the_unpruned_model_once(tmp_path: Path) -> None:
     assert [(each["method"], each["keep"]) for each in rows] == [("all tokens", None), ("uniform", 64)]
 
 
-def test_show_draws_it_beside_other_methods(tmp_path: Path) -> None:
+def test_show_draws_none_next_to_other_methods(tmp_path: Path) -> None:
     Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
     out = tmp_path / "out.png"
-    told = run("show", tmp_path / "red.png", "What is red?", "--keep", 8, "--method", "none,uniform", "-o", out)
-    assert {"none", "uniform"} <= {word for line in told.splitlines() for word in line.split()}
+    output = run("show", tmp_path / "red.png", "What is red?", "--keep", 8, "--method", "none,uniform", "-o", out)
+    assert {"none", "uniform"} <= {word for line in output.splitlines() for word in line.split()}
 
 
-def test_serve_passes_it_on_without_a_budget() -> None:
+def test_serve_passes_none_on_without_a_budget() -> None:
     line = shlex.split(run("serve", "pocket", "--method", "none", "--dry-run"))
     assert json.loads(line[line.index("--hf-overrides") + 1])["eadp"] == {"method": "none"}

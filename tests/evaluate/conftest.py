@@ -11,9 +11,9 @@ from eadp.evaluate.suites import harness
 
 @pytest.fixture
 def working(tmp_path, monkeypatch):
-    """A folder with a suite and an interpreter that has a harness, so to speak."""
+    """A folder with a suite and a fake interpreter that behaves as if it had lmms-eval."""
     monkeypatch.setenv("WORKING", str(tmp_path))
-    for name in harness.JUDGES:
+    for name in harness.JUDGE_KEYS:
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "suite.json").write_text(json.dumps(SUITE))
     python = tmp_path / "python"

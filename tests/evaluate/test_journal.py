@@ -1,4 +1,4 @@
-"""The journal: nothing lost by a kill, nothing written twice, one writer at a time."""
+"""The journal: a kill loses nothing, nothing is written twice, and only one process writes at a time."""
 
 import json
 import multiprocessing
@@ -15,7 +15,7 @@ from eadp.evaluate.journal import Journal
 SETTINGS = {"benchmark": "pocket", "keep": [32, 0.5], "seed": 7}
 
 
-def test_what_was_added_is_there_again(tmp_path):
+def test_records_are_read_back(tmp_path):
     with Journal.open(tmp_path / "new" / "run", SETTINGS) as journal:
         journal.add("a", {"answer": "yes", "sizes": (1, 2)})
         journal.extend([("b", {"answer": "no"}), ("c", {"answer": "é\n"})])
@@ -30,7 +30,7 @@ def test_what_was_added_is_there_again(tmp_path):
     assert [record["key"] for record in records] == ["a", "b", "c", "d"]
 
 
-def test_the_manifest_says_what_ran(tmp_path):
+def test_manifest_describes_the_run(tmp_path):
     with Journal.open(tmp_path, SETTINGS):
         pass
     with Journal.open(tmp_path, SETTINGS):
@@ -45,13 +45,13 @@ def test_the_manifest_says_what_ran(tmp_path):
     assert here.returncode or manifest["git"]["commit"] == here.stdout.strip()
 
 
-def test_a_torn_last_line_is_dropped(tmp_path):
+def test_incomplete_last_line_is_removed(tmp_path):
     with Journal.open(tmp_path, SETTINGS) as journal:
         journal.extend([("a", {"n": 1}), ("b", {"n": 2})])
-    whole = (tmp_path / "samples.jsonl").read_bytes()
-    for length in range(len(whole) + 1):
-        (tmp_path / "samples.jsonl").write_bytes(whole[:length])
-        kept = whole[:length].count(b"\n")
+    complete = (tmp_path / "samples.jsonl").read_bytes()
+    for length in range(len(complete) + 1):
+        (tmp_path / "samples.jsonl").write_bytes(complete[:length])
+        kept = complete[:length].count(b"\n")
         assert len(Journal.read(tmp_path)[1]) == kept
         with Journal.open(tmp_path, SETTINGS) as journal:
             assert len(journal) == kept
@@ -59,26 +59,26 @@ def test_a_torn_last_line_is_dropped(tmp_path):
         assert [record["n"] for record in Journal.read(tmp_path)[1]] == [*[1, 2][:kept], 3]
 
 
-def test_other_settings_are_refused_and_named(tmp_path):
+def test_other_settings_are_an_error_that_names_them(tmp_path):
     Journal.open(tmp_path, SETTINGS).close()
-    with pytest.raises(ValueError, match="seed: 7 there, 8 here"):
+    with pytest.raises(ValueError, match="seed: 7 in the folder, 8 given"):
         Journal.open(tmp_path, {**SETTINGS, "seed": 8})
-    with pytest.raises(ValueError, match="other: None there, 1 here"):
+    with pytest.raises(ValueError, match="other: None in the folder, 1 given"):
         Journal.open(tmp_path, {**SETTINGS, "other": 1})
 
 
-def test_a_folder_of_another_version_is_read_but_not_gone_on_with(tmp_path):
+def test_folder_of_another_version_can_be_read_but_not_continued(tmp_path):
     with Journal.open(tmp_path, SETTINGS) as journal:
         journal.add("a", {"tokens": 8})
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     del manifest["format"]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     assert Journal.read(tmp_path)[1] == [{"key": "a", "tokens": 8}]
-    with pytest.raises(ValueError, match="begun by another version of eadp"):
+    with pytest.raises(ValueError, match="written by another version of eadp"):
         Journal.open(tmp_path, SETTINGS)
 
 
-def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path):
+def test_second_writer_is_an_error_but_readers_are_allowed(tmp_path):
     with Journal.open(tmp_path, SETTINGS) as journal:
         with pytest.raises(ValueError, match="another run is writing"):
             Journal.open(tmp_path, SETTINGS)
@@ -87,7 +87,7 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path):
     Journal.open(tmp_path, SETTINGS).close()
 
 
-def test_ranks_write_side_by_side(tmp_path):
+def test_ranks_write_to_separate_files(tmp_path):
     with Journal.open(tmp_path, SETTINGS) as first, Journal.open(tmp_path, SETTINGS, rank=1) as second:
         first.add("a", {})
         second.add("b", {})
@@ -105,7 +105,7 @@ def _open_as(folder, rank, results):
         results.put(journal.manifest["started"])
 
 
-def test_ranks_that_start_at_once_agree_on_one_manifest(tmp_path):
+def test_ranks_that_start_together_share_one_manifest(tmp_path):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     ranks = [context.Process(target=_open_as, args=(tmp_path, rank, results)) for rank in range(4)]
@@ -119,18 +119,18 @@ def test_ranks_that_start_at_once_agree_on_one_manifest(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_sample_is_recorded_once(tmp_path):
+def test_sample_can_be_recorded_only_once(tmp_path):
     with Journal.open(tmp_path, SETTINGS) as journal:
         journal.add("a", {})
-        with pytest.raises(ValueError, match="recorded once"):
+        with pytest.raises(ValueError, match="can be recorded once"):
             journal.add("a", {})
-        with pytest.raises(ValueError, match="recorded once"):
+        with pytest.raises(ValueError, match="can be recorded once"):
             journal.extend([("b", {}), ("b", {})])
     with pytest.raises(ValueError, match="closed"):
         journal.add("c", {})
 
 
-def test_what_cannot_be_recorded_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+def test_failed_write_leaves_the_file_unchanged(tmp_path, monkeypatch):
     with Journal.open(tmp_path, SETTINGS) as journal:
         with pytest.raises(ValueError, match="JSON"):
             journal.add("a", {"value": float("nan")})
@@ -146,7 +146,7 @@ def test_what_cannot_be_recorded_leaves_the_file_as_it_was(tmp_path, monkeypatch
     assert Journal.read(tmp_path)[1] == [{"key": "a", "n": 1}]
 
 
-def test_folders_that_are_no_journals_are_named(tmp_path):
+def test_damaged_journals_are_errors(tmp_path):
     with pytest.raises(ValueError, match="not a folder of results"):
         Journal.read(tmp_path)
     (tmp_path / "samples.jsonl").write_text('{"key": "a"}\n')
@@ -172,15 +172,15 @@ with Journal.open(Path(sys.argv[1]), {}) as journal:
 
 
 @pytest.mark.slow
-def test_a_killed_writer_loses_nothing_and_frees_the_folder(tmp_path):
+def test_killed_writer_loses_nothing_and_releases_the_folder(tmp_path):
     chance = random.Random(0)
     for _ in range(3):
         with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as run:
-            said = [int(run.stdout.readline()) for _ in range(chance.randint(1, 40))]
+            printed = [int(run.stdout.readline()) for _ in range(chance.randint(1, 40))]
             run.send_signal(signal.SIGKILL)
-            said += [int(line) for line in run.stdout]
+            printed += [int(line) for line in run.stdout]
         with Journal.open(tmp_path, {}) as journal:
-            assert {str(number) for number in said} <= {record["key"] for record in journal.records()}
-            assert len(journal) - said[-1] in (1, 2)  # what it said, and perhaps one more that it had no time to say
+            assert {str(number) for number in printed} <= {record["key"] for record in journal.records()}
+            assert len(journal) - printed[-1] in (1, 2)  # perhaps one more record than it had time to print
     numbers = [json.loads(line)["n"] for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert numbers == list(range(len(numbers)))

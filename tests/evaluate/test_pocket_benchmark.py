@@ -1,4 +1,4 @@
-"""Intervals, paired comparisons, and the pocket benchmark's accounts."""
+"""The pocket benchmark: results are added to a folder, and interrupted runs continue."""
 
 import json
 import random
@@ -25,7 +25,7 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
 
 
-def test_more_methods_and_questions_are_added_to_what_is_there(tmp_path):
+def test_more_methods_and_questions_are_added_to_a_folder(tmp_path):
     assert (
         run("pocket", "--methods", "uniform", "--keep", "16", "--samples", "3", "--out", str(tmp_path)).exit_code == 0
     )
@@ -44,32 +44,32 @@ def test_more_methods_and_questions_are_added_to_what_is_there(tmp_path):
     assert "random 16, seed=3" in (tmp_path / "table.md").read_text()
 
 
-def test_what_is_done_is_not_asked_again(tmp_path, monkeypatch):
+def test_answered_questions_are_not_asked_again(tmp_path, monkeypatch):
     settings = [MethodSpec(ALL_TOKENS), MethodSpec("uniform", 16)]
-    with Journal.open(tmp_path, pocket.identity()) as journal:
+    with Journal.open(tmp_path, pocket.journal_settings()) as journal:
         first = pocket.evaluate(settings, 5, journal=journal)
     monkeypatch.setattr(pocket, "load_model", lambda name: pytest.fail("the model was loaded"))
     steps = []
-    with Journal.open(tmp_path, pocket.identity()) as journal:
+    with Journal.open(tmp_path, pocket.journal_settings()) as journal:
         assert pocket.evaluate(settings, 5, journal=journal, progress=steps.append) == first
     assert sum(steps) == 2 * 5
 
 
-def test_a_part_of_a_batch_that_was_lost_is_asked_again_as_it_was(tmp_path):
+def test_lost_part_of_a_batch_is_answered_identically(tmp_path):
     settings = [MethodSpec(ALL_TOKENS), MethodSpec("uniform", 16)]
-    with Journal.open(tmp_path, pocket.identity()) as journal:
+    with Journal.open(tmp_path, pocket.journal_settings()) as journal:
         first = pocket.evaluate(settings, 20, journal=journal)
     whole = lines(tmp_path)
     file = tmp_path / "samples.jsonl"
     file.write_bytes(file.read_bytes()[: file.stat().st_size * 2 // 3])
-    with Journal.open(tmp_path, pocket.identity()) as journal:
+    with Journal.open(tmp_path, pocket.journal_settings()) as journal:
         assert 20 < len(journal) < 32
         assert pocket.evaluate(settings, 20, journal=journal) == first
     assert lines(tmp_path) == whole
 
 
 @pytest.mark.slow
-def test_any_checkpoint_can_be_asked(tmp_path):
+def test_any_checkpoint_can_be_evaluated(tmp_path):
     result = run(
         *("pocket", "--model", str(WEIGHTS), "--methods", "eadp", "--keep", "64", "--samples", "8"),
         *("--out", str(tmp_path)),
@@ -81,7 +81,7 @@ def test_any_checkpoint_can_be_asked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("--set", "mu"), "written NAME=VALUE"),
         (("--set", "seed=1"), "eadp has no setting seed; it has"),
@@ -90,14 +90,14 @@ def test_any_checkpoint_can_be_asked(tmp_path):
         (("--model", "/nowhere"), "no model can be read"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(tmp_path, arguments, says):
+def test_errors_are_raised_before_anything_runs(tmp_path, arguments, message):
     result = run("pocket", *arguments, "--samples", "1", "--out", str(tmp_path / "out"))
     assert result.exit_code == 2, result.output
-    assert says in " ".join(result.output.replace("│", " ").split())
+    assert message in " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.mark.slow
-def test_kills_at_random_points_leave_the_same_table(tmp_path):
+def test_killed_runs_end_with_the_same_table(tmp_path):
     arguments = ["pocket", "--methods", "eadp,uniform", "--keep", "16", "--samples", "64"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert run(*arguments, "--out", str(whole)).exit_code == 0

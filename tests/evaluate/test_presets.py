@@ -1,4 +1,4 @@
-"""Presets wherever a method is evaluated: named alike, shown in every name, made for the model that is loaded."""
+"""Presets in evaluations: written alike everywhere, shown in every name, built for the loaded model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from eadp.methods.eadp import EADP
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The presets that were made, each with the family of models that it was made for."""
+    """The presets that were built, each with its family."""
     found: list[tuple[str, str]] = []
     real = EADP.preset_settings
 
@@ -40,26 +40,26 @@ def run(*given: object) -> tuple[Any, str]:
     return result, " ".join(result.output.replace("│", " ").split())
 
 
-def test_a_method_is_written_with_its_preset_or_has_it_as_an_option() -> None:
+def test_preset_is_part_of_the_name_or_an_option() -> None:
     assert parse_method("eadp", {"mu": 1}) == ("eadp", {"mu": 1})
     assert parse_method("eadp:published", {"mu": 1}) == ("eadp", {"preset": "published", "mu": 1})
     assert parse_method("eadp:published", {"preset": "published"}) == parse_method("eadp", {"preset": "published"})
     for text in ("eadp:", ":published"):
         with pytest.raises(ValueError, match="written eadp:published"):
             parse_method(text, {})
-    with pytest.raises(ValueError, match="has its preset in its name: leave out preset=paper"):
+    with pytest.raises(ValueError, match="already names its preset: leave out preset=paper"):
         parse_method("eadp:published", {"preset": "paper"})
 
 
-def test_every_name_of_a_setting_shows_its_preset() -> None:
+def test_names_of_a_spec_show_its_preset() -> None:
     setting = MethodSpec("eadp", 0.125, {"preset": "published", "mu": 1.0})
     assert setting.key == "eadp:published keep=0.125 mu=1.0"
     assert str(setting) == "eadp:published 12.5 %, mu=1.0"
-    assert setting.attachment == {"method": "eadp", "keep": 0.125, "preset": "published", "mu": 1.0}
+    assert setting.attach_arguments == {"method": "eadp", "keep": 0.125, "preset": "published", "mu": 1.0}
     assert build_method(setting) == EADP.published(0.125, "llava", mu=1.0)
 
 
-def test_options_are_for_all_for_a_method_or_for_one_with_its_preset() -> None:
+def test_options_apply_to_all_methods_or_to_one_or_to_one_with_its_preset() -> None:
     options = {"": {"tau": 0.02}, "eadp": {"mu": 0.3}, "eadp:published": {"q": 0.4}}
     found = build_specs(["eadp", "eadp:published"], [64], options)
     assert [each.key for each in found] == [
@@ -69,24 +69,24 @@ def test_options_are_for_all_for_a_method_or_for_one_with_its_preset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         (("--methods", "eadp:best"), "unknown preset 'best'; known: paper, published"),
         (("--set", "eadp.preset=best"), "unknown preset 'best'"),
         (("--methods", "divprune:published"), "divprune has no preset 'published'"),
         (("--methods", "eadp,uniform", "--set", "preset=published"), "uniform has no preset 'published'"),
         (("--methods", "eadp:paper", "--set", "eadp:published.mu=1"), "options are given for eadp:published"),
-        (("--set", "newlines=some"), "newlines is one of none, kept rows, all, chosen, got 'some'"),
+        (("--set", "newlines=some"), "newlines must be one of none, kept rows, all, chosen, got 'some'"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(tmp_path: Path, given: tuple[str, ...], says: str) -> None:
+def test_errors_are_raised_before_anything_runs(tmp_path: Path, given: tuple[str, ...], message: str) -> None:
     result, output = run("eval", "pocket", *given, "--samples", 1, "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert says in output
+    assert message in output
     assert not (tmp_path / "out").exists()
 
 
-def test_the_pocket_benchmark_has_a_row_for_each_preset(
+def test_pocket_benchmark_has_a_row_per_preset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[tuple[str, str]]
 ) -> None:
     given = ("--keep", 16, "--samples", 3, "--out", tmp_path, "--set", "positions=renumber")
@@ -102,9 +102,9 @@ def test_the_pocket_benchmark_has_a_row_for_each_preset(
     assert {each["mean_sent"] for each in outcomes if each["method"] == "eadp"} == {16}
     keys = {line["key"].rpartition("/")[0] for line in Journal.read(tmp_path)[1]}
     assert {"eadp keep=16 positions=renumber", "eadp:published keep=16 positions=renumber"} < keys
-    ((ours, theirs),) = compare.pairs(f"{tmp_path}:eadp:published", ":eadp")
+    ((ours, theirs),) = compare.find_pairs(f"{tmp_path}:eadp:published", ":eadp")
     assert (ours.name.split()[0], theirs.name.split()[0]) == ("eadp:published", "eadp")
-    # Written the other way it is the same setting, and nothing is asked again.
+    # The preset as an option is the same setting, so nothing is answered again.
     monkeypatch.setattr(pocket_benchmark, "load_model", lambda name: pytest.fail("the model was loaded"))
     assert run("eval", "pocket", "--set", "eadp.preset=published", *given)[0].exit_code == 0
 
@@ -115,20 +115,20 @@ def test_each_pair_of_presets_is_compared_once() -> None:
         pocket_benchmark.Outcome(setting, right=right)
         for setting in (MethodSpec(ALL_TOKENS), MethodSpec("eadp", 32), MethodSpec("eadp", 32, {"preset": "published"}))
     ]
-    assert [(each.a, each.b) for each in compare.against(outcomes)] == [
+    assert [(each.a, each.b) for each in compare.compare_with_others(outcomes)] == [
         ("eadp 32", ALL_TOKENS),
         ("eadp 32", "eadp:published 32"),
         ("eadp:published 32", ALL_TOKENS),
     ]
 
 
-def test_a_harness_s_model_has_the_preset_of_its_own_family(
+def test_harness_model_uses_the_preset_of_its_family(
     monkeypatch: pytest.MonkeyPatch, made: list[tuple[str, str]]
 ) -> None:
     found = tiny.model("qwen2_5_vl"), tiny.processor("qwen2_5_vl")
     monkeypatch.setattr(pruned_model, "load_model", lambda name, **options: found)
     model = pruned_model.PrunedModel(
-        HarnessSettings.of(pretrained="some/qwen", method="eadp:published", keep=4, mu=0.3)
+        HarnessSettings.from_arguments(pretrained="some/qwen", method="eadp:published", keep=4, mu=0.3)
     )
     try:
         assert made[-1] == ("published", "qwen2_5_vl")
@@ -137,31 +137,33 @@ def test_a_harness_s_model_has_the_preset_of_its_own_family(
         model.detach()
 
 
-def test_a_model_without_a_published_eadp_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_family_without_a_published_eadp_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tiny.model("internvl"), tiny.processor("internvl")
     monkeypatch.setattr(pruned_model, "load_model", lambda name, **options: found)
     with pytest.raises(ValueError, match="family with a published EADP 'internvl'; known: llava"):
-        pruned_model.PrunedModel(HarnessSettings.of(pretrained="some/model", method="eadp:published", keep=4))
+        pruned_model.PrunedModel(
+            HarnessSettings.from_arguments(pretrained="some/model", method="eadp:published", keep=4)
+        )
 
 
-def test_a_journal_of_one_preset_is_not_gone_on_with_by_another(tmp_path: Path) -> None:
+def test_journal_of_one_preset_is_not_continued_with_another(tmp_path: Path) -> None:
     plain, published, same, paper = (
-        HarnessSettings.of(pretrained="pocket", keep=8, **given)
+        HarnessSettings.from_arguments(pretrained="pocket", keep=8, **given)
         for given in ({}, {"method": "eadp:published"}, {"preset": "published"}, {"method": "eadp:paper"})
     )
     assert published.as_json() == same.as_json()
     assert len({json.dumps(each.as_json()) for each in (plain, published, paper)}) == 3
     assert [each.name for each in (plain, published)] == ["pocket-eadp-keep8", "pocket-eadp-published-keep8"]
     Journal.open(tmp_path, published.as_json()).close()
-    with pytest.raises(ValueError, match="results of other settings"):
+    with pytest.raises(ValueError, match="results with other settings"):
         Journal.open(tmp_path, paper.as_json())
 
 
-def test_presets_can_be_swept_and_swept_over() -> None:
-    plan = sweep.plan("eadp", 16, {}, sweep.over(["preset=paper,published"]))
+def test_presets_can_be_swept_and_used_in_a_sweep() -> None:
+    plan = sweep.build_plan("eadp", 16, {}, sweep.parse_values(["preset=paper,published"]))
     assert [each.key for each in plan.specs] == ["eadp keep=16", "eadp:paper keep=16", "eadp:published keep=16"]
-    # β = 2 is the method's default, but not the preset's: it is run.
-    plan = sweep.plan("eadp:published", 16, {}, sweep.over(["beta=1,2"]))
+    # β = 2 is the default of the method but not of the preset, so it is run.
+    plan = sweep.build_plan("eadp:published", 16, {}, sweep.parse_values(["beta=1,2"]))
     assert [each.key for each in plan.specs] == [
         "eadp:published keep=16",
         "eadp:published keep=16 beta=1",
@@ -169,7 +171,7 @@ def test_presets_can_be_swept_and_swept_over() -> None:
     ]
 
 
-def test_the_bench_has_a_row_for_each_preset(tmp_path: Path, made: list[tuple[str, str]]) -> None:
+def test_bench_has_a_row_per_preset(tmp_path: Path, made: list[tuple[str, str]]) -> None:
     outcomes = [{"method": "eadp", "options": {"preset": "published"}, "mean_tokens": 64.0, "accuracy": 0.5}]
     (tmp_path / "results.json").write_text(json.dumps({"outcomes": outcomes}))
     given = ("--model", "random:tiny", "--methods", "eadp,eadp:published", "--keep", 64, "--samples", 1)
@@ -186,14 +188,14 @@ def test_the_bench_has_a_row_for_each_preset(tmp_path: Path, made: list[tuple[st
 
 
 def benchmark(name: str) -> suites.Benchmark:
-    return next(each for each in suites.load("paper-llava").benchmarks if each.name == name)
+    return next(each for each in suites.load_suite("paper-llava").benchmarks if each.name == name)
 
 
 def given(name: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
     return Cell(benchmark(name), MethodSpec("eadp", 64, options), "some/model", tmp_path, {}).settings()
 
 
-def test_the_scripts_mu_comes_with_the_published_preset_on_their_benchmarks(tmp_path: Path) -> None:
+def test_published_preset_uses_the_mu_of_the_authors_scripts(tmp_path: Path) -> None:
     published = {"method": "eadp", "keep": 64, "preset": "published"}
     assert given("POPE", tmp_path, preset="published") == {**published, "mu": 1.0}
     assert given("VizWiz-val", tmp_path, preset="published") == {**published, "mu": 0.0}
@@ -203,17 +205,17 @@ def test_the_scripts_mu_comes_with_the_published_preset_on_their_benchmarks(tmp_
         assert "mu" not in given("POPE", tmp_path, **preset)
 
 
-def test_harnesses_are_told_the_preset(tmp_path: Path) -> None:
+def test_preset_is_passed_to_the_harnesses(tmp_path: Path) -> None:
     setting = MethodSpec("eadp", 64, {"preset": "published"})
-    command = harness.command(Cell(benchmark("POPE"), setting, "some/model", tmp_path, {}), "python")
-    told = command[command.index("--model_args") + 1].split(",")
-    assert {"method=eadp", "keep=64", "preset=published", "mu=1.0"} <= set(told)
+    command = harness.build_command(Cell(benchmark("POPE"), setting, "some/model", tmp_path, {}), "python")
+    model_args = command[command.index("--model_args") + 1].split(",")
+    assert {"method=eadp", "keep=64", "preset=published", "mu=1.0"} <= set(model_args)
     own = suites.Benchmark("MME", "vlmeval", ("MME",), ("Overall",))
-    command = harness.command(Cell(own, setting, "some/model", tmp_path, {}), "python")
+    command = harness.build_command(Cell(own, setting, "some/model", tmp_path, {}), "python")
     assert "preset=published" in command
 
 
-def test_the_table_says_what_was_set_where(working: Path) -> None:
+def test_table_notes_say_what_the_authors_scripts_set(working: Path) -> None:
     suite = json.loads(json.dumps(SUITE))
     suite["benchmarks"][1]["published"] = {"eadp": {"mu": 1.0}}
     suite["arguments"] = {"*": {"question": "released"}}

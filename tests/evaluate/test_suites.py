@@ -1,4 +1,4 @@
-"""Suites: the paper's benchmarks as data, and the runner with a stand-in for a harness."""
+"""Suites: the paper's benchmarks as data, and the runner with a fake harness."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from eadp.evaluate.suites.suite import Benchmark
 from eadp.method_spec import ALL_TOKENS, MethodSpec
 
 
-def said(result):
+def output_of(result):
     return " ".join(result.output.replace("│", " ").split())
 
 
@@ -36,7 +36,7 @@ def hits(task, method, keep, samples=fake_lmms_eval.SAMPLES):
     return sum(fake_lmms_eval.right(task, number, method, keep) for number in range(samples)) / samples
 
 
-def test_the_table_has_our_figures_and_the_papers(working):
+def test_table_has_our_results_and_those_of_the_paper(working):
     result = run(*arguments(working))
     assert result.exit_code == 0, result.output
     lines = (working / "out" / "table.md").read_text().splitlines()
@@ -49,7 +49,7 @@ def test_the_table_has_our_figures_and_the_papers(working):
     assert [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("|")] == [
         *("patches", "---", "576", "128", "128", "64", "64"),
     ]
-    printed = paper.table("llava-1.5").of("eadp", 64).printed
+    printed = paper.table("llava-1.5").find_row("eadp", 64).printed
     gqa, mme = 100 * hits("first", "eadp", 64), hits("one", "eadp", 64) + hits("two", "eadp", 64)
     ours = rows[3]
     assert ours[2:6] == [f"{gqa:.1f}", printed["GQA"], f"{mme:.1f}", printed["MME"]]
@@ -57,14 +57,14 @@ def test_the_table_has_our_figures_and_the_papers(working):
     assert float(ours[7].strip(" |")) == pytest.approx(
         (float(printed["GQA"]) + float(printed["MME"]) / 20) / 2, abs=0.051
     )
-    assert [cell.strip("| ") for cell in rows[2][2:]][1::2] == ["–"] * 3  # the paper has no top-K
-    assert "left out: POPE, which needs an online judge" in said(result)
+    assert [cell.strip("| ") for cell in rows[2][2:]][1::2] == ["–"] * 3  # the paper has no results of topk
+    assert "left out: POPE, which needs an online judge" in output_of(result)
     cells = json.loads((working / "out" / "results.json").read_text())["cells"]
     assert {each["answers"] for each in cells} == {fake_lmms_eval.SAMPLES, 2 * fake_lmms_eval.SAMPLES}
     assert {each["sent"] - each["tokens"] for each in cells} == {fake_lmms_eval.NEWLINES}
 
 
-def test_what_is_done_is_not_started_again_and_more_is_added(working):
+def test_finished_cells_are_not_run_again_and_more_can_be_added(working):
     run(*arguments(working, "--only", "GQA"))
     first = (working / "out" / "table.md").read_text()
     assert count(working, "starts") == 5
@@ -75,12 +75,12 @@ def test_what_is_done_is_not_started_again_and_more_is_added(working):
     assert count(working, "starts") == 5 + 2 + 5
 
 
-def test_a_benchmark_that_fails_is_named_and_the_others_go_on(working, monkeypatch):
+def test_failed_benchmark_is_named_and_the_others_continue(working, monkeypatch):
     monkeypatch.setenv("BROKEN", "first")
     result = run(*arguments(working, "--methods", "eadp", "--keep", "64"))
     assert result.exit_code == 1
-    assert "failed: eadp 64 on GQA: lmms-eval ended with 3" in said(result)
-    assert "the disk of task is full" in said(result)
+    assert "failed: eadp 64 on GQA: lmms-eval ended with 3" in output_of(result)
+    assert "the disk of task is full" in output_of(result)
     assert count(working, "asked") == 2 * 2 * fake_lmms_eval.SAMPLES
     monkeypatch.delenv("BROKEN")
     result = run(*arguments(working, "--methods", "eadp", "--keep", "64"))
@@ -95,11 +95,11 @@ def test_samples_of_two_methods_can_be_compared(working):
     assert result.exit_code == 0, result.output
     difference = 100 * (hits("first", "eadp", 128, 20) - hits("first", "eadp", 64, 20))
     assert difference > 0
-    assert f"{difference:.1f} points" in said(result)
+    assert f"{difference:.1f} points" in output_of(result)
 
 
 @pytest.mark.slow
-def test_kills_at_random_points_leave_the_same_table(working):
+def test_killed_runs_end_with_the_same_table(working):
     assert run(*arguments(working, out="whole")).exit_code == 0
     (working / "asked").unlink()
     chance = random.Random(1)
@@ -112,10 +112,10 @@ def test_kills_at_random_points_leave_the_same_table(working):
                 time.sleep(0.05)
             refused = run(*arguments(working, out="killed"))
             assert refused.exit_code == 2
-            assert "another run is writing" in said(refused)
+            assert "another run is writing" in output_of(refused)
             time.sleep(0.3 * chance.random())
             process.send_signal(signal.SIGKILL)
-        _wait_for_the_end(int((working / "pid").read_text()))
+        _wait_until_dead(int((working / "pid").read_text()))
     result = run(*arguments(working, out="killed"))
     assert result.exit_code == 0, result.output
     assert (working / "killed" / "table.md").read_bytes() == (working / "whole" / "table.md").read_bytes()
@@ -125,8 +125,8 @@ def test_kills_at_random_points_leave_the_same_table(working):
     assert sorted(map(len, answered)) == 5 * [fake_lmms_eval.SAMPLES] + 5 * [2 * fake_lmms_eval.SAMPLES]
 
 
-def _wait_for_the_end(pid):
-    """The harness dies with its runner; a zombie is dead too."""
+def _wait_until_dead(pid):
+    """Wait for the harness to die with its runner. A zombie counts as dead."""
     for _ in range(100):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -141,7 +141,9 @@ def _wait_for_the_end(pid):
 
 @pytest.mark.parametrize("table", paper.tables("accuracy"), ids=lambda table: table.model)
 def test_every_benchmark_of_the_paper_has_a_task(table):
-    suite = suites.load("paper-" + next(name for name in ("video", "llava", "qwen") if name in table.model.lower()))
+    suite = suites.load_suite(
+        "paper-" + next(name for name in ("video", "llava", "qwen") if name in table.model.lower())
+    )
     measured = {benchmark.name for benchmark in suite.benchmarks}
     assert set(table.columns) - {"average"} <= measured
     assert suites.plan_specs(["eadp"], [], {}, table.model, table)[1].keep == max(
@@ -149,17 +151,17 @@ def test_every_benchmark_of_the_paper_has_a_task(table):
     )
 
 
-def test_models_are_found_in_the_paper_by_any_name():
+def test_paper_tables_are_found_by_any_name_of_the_model():
     for name in ("llava-1.5-7b", "llava-hf/llava-1.5-7b-hf", "/data/models/llava-1.5-7b-hf"):
-        assert suites.paper_of(name).model == "LLaVA-1.5-7B"
-    assert suites.paper_of("/data/models/mine") is None
+        assert suites.find_paper_table(name).model == "LLaVA-1.5-7B"
+    assert suites.find_paper_table("/data/models/mine") is None
 
 
-def test_the_papers_resolutions_and_frames_go_with_the_models():
-    qwen, video = suites.load("paper-qwen"), suites.load("paper-video")
+def test_suites_set_the_resolutions_and_frames_of_the_paper():
+    qwen, video = suites.load_suite("paper-qwen"), suites.load_suite("paper-video")
     assert qwen.arguments_for("Qwen/Qwen2.5-VL-7B-Instruct") == {"resolution": 1008, "square": "pad"}
     assert qwen.arguments_for("/models/Qwen3-VL-8B-Instruct") == {"resolution": 1024, "square": "pad"}
-    llava = suites.load("paper-llava")
+    llava = suites.load_suite("paper-llava")
     assert llava.arguments_for("llava-hf/llava-1.5-7b-hf") == {"question": "released"}
     assert llava.arguments_for("llava-hf/llava-v1.6-vicuna-7b-hf") == {
         "question": "released",
@@ -169,121 +171,129 @@ def test_the_papers_resolutions_and_frames_go_with_the_models():
     assert video.arguments_for("/models/LLaVA-Video-7B-Qwen2") == {"frames": 64, "llava_video": True}
 
 
-def test_the_release_s_way_can_be_taken_back(tmp_path):
+def test_arguments_of_a_suite_can_be_changed_and_removed(tmp_path):
     plan = suites.SuitePlan(
-        suites.load("paper-qwen"), "Qwen2.5-VL-7B", [], [], tmp_path, None, {"square": "stretch", "resolution": None}
+        suites.load_suite("paper-qwen"),
+        "Qwen2.5-VL-7B",
+        [],
+        [],
+        tmp_path,
+        None,
+        {"square": "stretch", "resolution": None},
     )
-    assert plan.given == {"square": "stretch"}
+    assert plan.model_arguments == {"square": "stretch"}
 
 
-def test_another_version_of_a_benchmark_is_run_only_by_its_name():
+def test_variant_of_a_benchmark_runs_only_if_it_is_named():
     for name, default, other in (
         ("paper-qwen", ("MMBench", "MMBench_DEV_EN_V11"), ("MMBench-V1.0", "MMBench_DEV_EN")),
         ("paper-llava", ("MMBench", "mmbench_en_dev_static"), ("MMBench-V1.1", "MMBench_DEV_EN_V11")),
     ):
-        suite = suites.load(name)
-        run, left = suite.choose([], judge=True)
+        suite = suites.load_suite(name)
+        run, left = suite.select_benchmarks([], judge=True)
         assert default in [(each.name, *each.tasks) for each in run]
         assert other[0] not in [each.name for each in [*run, *left]]
-        assert [(each.name, *each.tasks) for each in suite.choose([other[0]], judge=False)[0]] == [other]
+        assert [(each.name, *each.tasks) for each in suite.select_benchmarks([other[0]], judge=False)[0]] == [other]
 
 
 QWEN = Benchmark("HallusionBench", "vlmeval", ("HallusionBench", "Mine:ImageMCQDataset"), ("split=Overall|?Acc",))
 
 
-def test_vlmeval_is_started_with_what_its_command_takes(tmp_path, monkeypatch):
-    for name in harness.JUDGES:
+def test_command_line_for_vlmeval(tmp_path, monkeypatch):
+    for name in harness.JUDGE_KEYS:
         monkeypatch.delenv(name, raising=False)
     cell = Cell(QWEN, MethodSpec("eadp", 0.25, {"mu": 0.3}), "some/model", tmp_path, {"resolution": 1008}, samples=5)
-    assert harness.command(cell, "python") == [
+    assert harness.build_command(cell, "python") == [
         *("python", "-m", "eadp", "vlmeval", "--model", "some/model", "--data", "HallusionBench,Mine:ImageMCQDataset"),
         *("--method", "eadp", "--out", str(tmp_path / "harness"), "--journal", str(tmp_path / "journal")),
         *("--keep", "0.25", "--set", "mu=0.3", "--set", "resolution=1008", "--limit", "5"),
         *("--judge", "exact_matching"),
     ]
-    everything = Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {})
+    unpruned = Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {})
     monkeypatch.setenv("OPENAI_API_KEY", "key")
-    started = harness.command(everything, "python")
+    started = harness.build_command(unpruned, "python")
     assert started[started.index("--method") + 1] == "none"
     assert not {"--keep", "--judge", "--limit"} & set(started)
 
 
-def test_ranks_share_a_task_of_lmms_eval_only(tmp_path):
+def test_only_lmms_eval_runs_with_several_ranks(tmp_path):
     own = Benchmark("GQA", "lmms-eval", ("gqa",), ("exact_match,none",))
-    started = harness.command(Cell(own, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, batch=4, ranks=2), "python")
+    started = harness.build_command(
+        Cell(own, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, batch=4, ranks=2), "python"
+    )
     assert started[:6] == ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
     with pytest.raises(ValueError, match="one process, prompt by prompt"):
-        harness.command(Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, ranks=2), "python")
-    with pytest.raises(ValueError, match="no commas"):
-        harness.command(Cell(own, MethodSpec(ALL_TOKENS), "some/model", tmp_path / "a,b", {}), "python")
+        harness.build_command(Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, ranks=2), "python")
+    with pytest.raises(ValueError, match="allows no commas"):
+        harness.build_command(Cell(own, MethodSpec(ALL_TOKENS), "some/model", tmp_path / "a,b", {}), "python")
 
 
-def test_vlmevals_figures_are_read_from_its_status(tmp_path):
+def test_figures_of_vlmeval_are_read_from_its_status_file(tmp_path):
     cell = Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {})
     status = cell.output / "model" / "status.json"
     status.parent.mkdir(parents=True)
     states = {"HallusionBench": {"metrics": {"split=Overall|aAcc": 60.0, "split=VD|aAcc": 1.0}}}
     states["Mine"] = {"metrics": {"split=Overall|fAcc": 40.0}}
     status.write_text(json.dumps({"datasets": states}))
-    assert QWEN.value(harness.figures(cell)) == 50
+    assert QWEN.value(harness.read_figures(cell)) == 50
     states["Mine"] = {"error_message": "no such file"}
     status.write_text(json.dumps({"datasets": states}))
     with pytest.raises(ValueError, match="did not score Mine:ImageMCQDataset: no such file"):
-        harness.figures(cell)
+        harness.read_figures(cell)
 
 
-def test_a_figure_must_be_named_unambiguously():
-    with pytest.raises(ValueError, match="fits 2 figures of HallusionBench"):
+def test_metric_must_match_exactly_one_figure():
+    with pytest.raises(ValueError, match="matches 2 figures of HallusionBench"):
         QWEN.value({"HallusionBench": {"split=Overall|aAcc": 1.0, "split=Overall|fAcc": 2.0}})
-    with pytest.raises(ValueError, match="gave no figures of HallusionBench"):
+    with pytest.raises(ValueError, match="reported no figures of HallusionBench"):
         QWEN.value({})
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         (("imagenet",), "known: pocket, paper-llava, paper-qwen, paper-video"),
         (("paper-llava", "--only", "ImageNet"), "it has VQAv2, VQAv2-val, GQA"),
-        (("paper-llava", "--model", "mine"), "give --keep, or the paper's model with --beside"),
-        (("paper-llava", "--beside", "mine"), "no figures of 'mine'"),
+        (("paper-llava", "--model", "mine"), "give --keep, or a model of the paper with --beside"),
+        (("paper-llava", "--beside", "mine"), "no results of 'mine'"),
         (("paper-video",), "give one with --model"),
-        (("paper-llava", "--python", "/nowhere/python"), "not a Python interpreter that runs"),
+        (("paper-llava", "--python", "/nowhere/python"), "not a working Python interpreter"),
         (("paper-llava", "--python", sys.executable), "pip install 'eadp[lmms-eval]'"),
         (("paper-llava", "--suite", "pocket"), "give one suite"),
-        (("pocket", "--only", "GQA"), "--only is for suites that a harness runs"),
+        (("pocket", "--only", "GQA"), "pocket runs without a harness: leave out --only"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(tmp_path, given, says):
+def test_errors_are_raised_before_anything_runs(tmp_path, given, message):
     result = run("eval", *given, "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert says in said(result)
+    assert message in output_of(result)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_suite_that_cannot_be_read_says_what_one_has(tmp_path):
+def test_error_for_a_malformed_suite_says_what_it_needs(tmp_path):
     path = tmp_path / "suite.json"
-    for content, says in (
+    for content, message in (
         ("{", "is not a suite"),
         ("{}", "'benchmarks'"),
         ('{"benchmarks": [{"name": "a", "tasks": ["b"], "metrics": ["c"], "harness": "own"}]}', "got 'own'"),
     ):
         path.write_text(content)
-        with pytest.raises(ValueError, match=says):
-            suites.load(str(path))
+        with pytest.raises(ValueError, match=message):
+            suites.load_suite(str(path))
 
 
-def test_a_folder_of_another_suite_is_refused(working):
+def test_folder_of_another_suite_is_an_error(working):
     assert run(*arguments(working, "--only", "GQA", "--methods", "eadp", "--keep", "64")).exit_code == 0
     changed = json.loads((working / "suite.json").read_text())
     changed["benchmarks"][0]["scale"] = 1
     (working / "suite.json").write_text(json.dumps(changed))
     result = run(*arguments(working, "--only", "GQA", "--methods", "eadp", "--keep", "64"))
     assert result.exit_code == 2
-    assert "as another suite measured it" in said(result)
+    assert "as another suite measured it" in output_of(result)
     manifest, _ = Journal.read(working / "out")
     assert manifest["settings"]["model"] == MODEL
 
 
-def test_the_docs_show_the_suites_as_they_are():
+def test_docs_list_the_suites():
     page = ROOT / "docs" / "guides" / "evaluate.md"
     assert run("suites", "--markdown").output.strip() in page.read_text()

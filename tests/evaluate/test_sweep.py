@@ -1,4 +1,4 @@
-"""Sweeps: what is run, that it goes on after a kill, and what the report says."""
+"""Sweeps: what is run, continuing after a kill, and the report."""
 
 import json
 import os
@@ -23,41 +23,41 @@ def run(*arguments):
 
 
 def planned(*texts, combined=False, options=None):
-    return sweep.plan("eadp", 16, options or {}, sweep.over(texts), combined)
+    return sweep.build_plan("eadp", 16, options or {}, sweep.parse_values(texts), combined)
 
 
-def test_one_setting_at_a_time():
+def test_sweep_changes_one_setting_at_a_time():
     plan = planned("beta=0,2,5", "dispersion=entropy,variance")
     assert [[point.changed for point in block] for block in plan.blocks] == [
         [{"beta": 0}, {"beta": 2}, {"beta": 5}],
         [{"dispersion": "entropy"}, {"dispersion": "variance"}],
     ]
-    # β = 2 and entropy are the defaults: they are run once, as the base.
+    # β = 2 and entropy are the defaults and are run once.
     assert [setting.options for setting in plan.specs] == [{}, {"beta": 0}, {"beta": 5}, {"dispersion": "variance"}]
 
 
-def test_every_combination():
+def test_sweep_over_every_combination():
     plan = planned("beta=0,2", "mu=0,1", combined=True)
     (block,) = plan.blocks
     assert [point.changed for point in block] == [{"beta": b, "mu": m} for b in (0, 2) for m in (0, 1)]
     assert len(plan.specs) == 5
 
 
-def test_the_budget_and_other_methods_can_be_tried():
+def test_sweep_over_budgets_and_of_other_methods():
     plan = planned("keep=8,16,0.5")
     assert [setting.keep for setting in plan.specs] == [16, 8, 0.5]
-    plan = sweep.plan("fastv", 0.25, {}, sweep.over(["layers=[1],[3]"]))
+    plan = sweep.build_plan("fastv", 0.25, {}, sweep.parse_values(["layers=[1],[3]"]))
     assert [setting.options["layers"] for setting in plan.specs[1:]] == [(1,), (3,)]
 
 
-def test_options_that_hold_everywhere():
+def test_options_of_the_whole_sweep():
     plan = planned("beta=0,5", options={"mu": 0.3})
-    assert plan.base.options == {"mu": 0.3}
+    assert plan.default.options == {"mu": 0.3}
     assert plan.blocks[0][0].spec.options == {"mu": 0.3, "beta": 0}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ((), "--over beta=0,0.5,2"),
         (("--over", "beta"), "written beta=0,0.5,2, got 'beta'"),
@@ -72,45 +72,45 @@ def test_options_that_hold_everywhere():
         (("--paper", "--grid"), "one setting at a time"),
     ],
 )
-def test_errors_say_what_would_be_right(tmp_path, arguments, says):
+def test_errors_say_what_would_be_right(tmp_path, arguments, message):
     result, output = run(*arguments, "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert says in output
+    assert message in output
     assert not (tmp_path / "out").exists()
 
 
-def test_the_papers_values_are_settings_of_the_method():
-    values = sweep.of_the_paper()
+def test_values_of_the_paper_are_settings_of_the_method():
+    values = sweep.paper_values()
     assert values["beta"] == [0, 0.5, 2, 5, 10]
     assert set(values) == {"mu", "q", "beta", "tau", "gamma", "smoothing", "aggregation", "dispersion"}
-    assert len(sweep.plan("eadp", 16, {}, values).specs) == 28  # 35 rows, the default in all eight groups
-    assert sweep.ablations()["q", 0.3] == 68.6
-    assert len(sweep.ablations()) == 35
+    assert len(sweep.build_plan("eadp", 16, {}, values).specs) == 28  # 35 rows, the default in all eight groups
+    assert sweep.paper_averages()["q", 0.3] == 68.6
+    assert len(sweep.paper_averages()) == 35
     allocations = {row.setting for row in paper.table("dynamic-allocation").rows}
-    assert all(sweep.plan("eadp", 16, {}, sweep.over([text])) for text in allocations)
+    assert all(sweep.build_plan("eadp", 16, {}, sweep.parse_values([text])) for text in allocations)
 
 
 def made(combined=False):
-    """A sweep whose scores are known: the base has 80 of 100 right, β = 0 loses 20 of them, all else nothing."""
+    """A sweep with known scores: 80 of 100 answers are right, but only 60 with β = 0."""
     plan = planned("beta=0,2,5", "mu=0.5,1", combined=combined)
     right = {s.key: 60 if s.options.get("beta") == 0 else 80 for s in plan.specs}
-    runs = {key: ScoredRun.of(key, [n < first for n in range(100)]) for key, first in right.items()}
-    return plan, sweep.results(plan, runs)
+    runs = {key: ScoredRun.from_scores(key, [n < first for n in range(100)]) for key, first in right.items()}
+    return plan, sweep.collect_results(plan, runs)
 
 
-def test_each_value_is_set_against_the_default():
+def test_each_value_is_compared_with_the_default():
     _, (beta, mu) = made()
-    assert [tried.scores[0] for tried in beta] == pytest.approx([60, 80, 80])
-    assert [tried.is_base for tried in beta] == [False, True, False]
-    assert beta[0].against.difference == pytest.approx(-20)
-    assert beta[0].against.significant
-    assert not mu[1].against.significant
-    assert beta[1].scores[1:] == pytest.approx((71.1, 86.7), abs=0.1)
+    assert [tried.score[0] for tried in beta] == pytest.approx([60, 80, 80])
+    assert [tried.is_default for tried in beta] == [False, True, False]
+    assert beta[0].difference.difference == pytest.approx(-20)
+    assert beta[0].difference.significant
+    assert not mu[1].difference.significant
+    assert beta[1].score[1:] == pytest.approx((71.1, 86.7), abs=0.1)
 
 
-def test_the_report_says_what_is_real_and_what_the_paper_has(tmp_path):
+def test_report_has_significance_and_the_averages_of_the_paper(tmp_path):
     plan, blocks = made()
-    lines = [line for block in sweep_report.rows(blocks, beside_paper=True) for line in block]
+    lines = [line for block in sweep_report.build_rows(blocks, with_paper=True) for line in block]
     assert lines[0][0] == "beta=0"
     assert lines[0][3] == "-20.0"
     assert lines[0][5:] == ["yes", "67.8"]
@@ -123,24 +123,24 @@ def test_the_report_says_what_is_real_and_what_the_paper_has(tmp_path):
     assert written[2].read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_harness_that_keeps_no_scores_of_samples_has_its_figure_alone(tmp_path):
+def test_harness_without_scores_per_sample_has_only_its_reported_figure(tmp_path):
     plan = planned("beta=0,2")
-    blocks = sweep.results(plan, {}, {plan.base.key: 1500.0})
-    assert list(sweep_report.rows(blocks)) == [
+    blocks = sweep.collect_results(plan, {}, {plan.default.key: 1500.0})
+    assert list(sweep_report.build_rows(blocks)) == [
         [["beta=0", "–", "–", "–", "–", "", ""], ["beta=2", "1500.0", "–", "–", "default", "", ""]]
     ]
     assert len(sweep_report.write(plan, {"MME": blocks}, tmp_path)) == 3
 
 
-def test_combinations_are_reported_and_drawn(tmp_path):
+def test_combinations_are_reported_and_plotted(tmp_path):
     plan, blocks = made(combined=True)
     assert len(blocks[0]) == 6
     assert "beta=0, mu=1" in sweep_report.as_markdown(plan, "pocket", blocks)
     assert sweep_report.plot(plan, "pocket", blocks, tmp_path / "grid.png").exists()
 
 
-def test_a_suite_of_a_harness_gives_a_table_for_each_benchmark(working):
-    """Beside what the harness reports, the paired difference of the scores that it logs for samples."""
+def test_sweep_on_a_suite_gives_a_table_per_benchmark(working):
+    """The table has what the harness reports, and the paired difference of the scores that it logs."""
     given = ("--over", "keep=32,96", "--keep", "64", "--only", "gqa,mme", "--python", working / "python")
     result, output = run(working / "suite.json", *given, "--out", working / "out")
     assert result.exit_code == 0, result.output
@@ -158,23 +158,25 @@ def test_a_suite_of_a_harness_gives_a_table_for_each_benchmark(working):
     )
     assert content["benchmarks"]["MME"][0][0]["figure"] < 2 < content["benchmarks"]["MME"][0][0]["score"]
     assert (working / "out" / "sweep-MME.png").exists()
-    a, b = compare.pairs(f"{working / 'out'}:keep=32 GQA", ":keep=96 GQA")[0]
-    assert compare.difference(a, b).difference == pytest.approx(100 * (right(32) - right(96)) / fake_lmms_eval.SAMPLES)
+    a, b = compare.find_pairs(f"{working / 'out'}:keep=32 GQA", ":keep=96 GQA")[0]
+    assert compare.compare_runs(a, b).difference == pytest.approx(
+        100 * (right(32) - right(96)) / fake_lmms_eval.SAMPLES
+    )
 
 
 ARGUMENTS = ("--over", "beta=0,5", "--keep", "8", "--samples", "20")
 
 
-def test_a_sweep_on_pocket_and_again_from_its_folder(tmp_path, monkeypatch):
+def test_repeated_sweep_reads_its_folder(tmp_path, monkeypatch):
     first, output = run(*ARGUMENTS, "--out", tmp_path)
     assert first.exit_code == 0, first.output
     assert "pocket: eadp 8, 20 samples" in output
     found = (tmp_path / "sweep.json").read_text()
 
-    def not_again(*arguments, **options):
+    def fail_to_load(*arguments, **options):
         raise AssertionError("all answers are in the folder")
 
-    monkeypatch.setattr(pocket_benchmark, "load_model", not_again)
+    monkeypatch.setattr(pocket_benchmark, "load_model", fail_to_load)
     second, again = run(*ARGUMENTS, "--out", tmp_path)
     assert second.exit_code == 0
     assert (tmp_path / "sweep.json").read_text() == found
@@ -182,7 +184,7 @@ def test_a_sweep_on_pocket_and_again_from_its_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on_to_the_same_table(tmp_path):
+def test_killed_sweep_ends_with_the_same_table(tmp_path):
     whole, _ = run(*ARGUMENTS, "--out", tmp_path / "whole")
     assert whole.exit_code == 0
     killed = tmp_path / "killed"

@@ -1,4 +1,4 @@
-"""What several tests share: tiny models, reference implementations, prompts and simple methods."""
+"""Helpers of several tests: tiny models, reference implementations, prompts and simple methods."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Runs the `eadp` command in this process."""
+"""Run the `eadp` command in this process."""
 
 from typing import Any
 

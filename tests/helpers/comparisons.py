@@ -1,4 +1,4 @@
-"""Made-up pictures with tokens, words and what methods keep of them: no model."""
+"""Synthetic comparisons: images, tokens, words and the selections of methods, without a model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ METHODS = ("eadp", "cdpruner", "topk")
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
-    """The picture that compresses worst, and light enough to tell lit from dimmed."""
+    """Return a random image, which compresses badly and is bright enough to distinguish kept from dimmed cells."""
     pixels = torch.rand(height, width, 3, generator=torch.Generator().manual_seed(seed)) * 155 + 100
     return Image.fromarray(pixels.byte().numpy())
 
 
 def tokens_on(grids: list[Grid], layout: Layout | None = None, seed: int = 0) -> VisualTokens:
-    """Neighbours are alike, as in pictures."""
+    """Return random tokens whose neighbours are similar, as in real images."""
     generator = torch.Generator().manual_seed(seed)
     blocks = []
     for rows, columns in grids:
@@ -40,6 +40,7 @@ def comparison(
     methods: tuple[str, ...] = METHODS,
     layout: Layout | None = None,
 ) -> Comparison:
+    """Return a comparison of methods on random tokens and random word vectors."""
     tokens, words = tokens_on(grids, layout), question.split()
     generator = torch.Generator().manual_seed(1)
     vectors = torch.randn(len(words), 12, generator=generator)

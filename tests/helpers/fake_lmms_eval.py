@@ -1,7 +1,7 @@
-"""A stand-in for an interpreter with lmms-eval: answers slowly, keeps a journal, writes results where lmms-eval does.
+"""A fake Python interpreter with lmms-eval: it answers slowly, keeps a journal, and writes results as lmms-eval does.
 
-Started with `-c …` it says that nothing is missing, with `-m lmms_eval …` it runs. It imports nothing of eadp and
-starts at once. Beside the tasks' answers it writes down what it was asked to do: WORKING/asked.
+With `-c …` it reports that nothing is missing; with `-m lmms_eval …` it runs. It does not import eadp, so it starts
+quickly. It logs its starts in WORKING/starts and every answered sample in WORKING/asked.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ NEWLINES = 24
 
 
 def right(task, number, method, keep):
-    """Some answers are right; more of them with more tokens."""
+    """Return whether an answer is right. More tokens give more right answers."""
     return (7 * number + len(task)) % 10 < {"none": 9}.get(method, 4 + int(keep) // 32)
 
 

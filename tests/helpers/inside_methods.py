@@ -1,4 +1,4 @@
-"""What tests of methods inside the language model share: recorded choices, and models deep enough for three cuts."""
+"""Helpers for methods inside the language model: recorded choices, and models deep enough for three cuts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("fastv", "pyramiddrop", "sparsevlm", "dart")
 
 
 def method(name: str, keep: int | float = 0.3, **settings: Any) -> InsideMethod:
-    """The method with a budget that counts what is left after its last cut."""
+    """Return the method with a budget that counts the tokens after its last cut."""
     chosen = get_method(name, keep=keep, budget="after_prune", **settings)
     assert isinstance(chosen, InsideMethod)
     return chosen
@@ -30,13 +30,13 @@ def method(name: str, keep: int | float = 0.3, **settings: Any) -> InsideMethod:
 
 @dataclass(frozen=True)
 class Recording(InsideMethod):
-    """Chooses as `of` does and keeps what it chose."""
+    """Chooses as the method `of` does, and records its choices."""
 
     of: InsideMethod = field(kw_only=True)
     log: list[Selection] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # On the instance: they are those of `of`, not of this class.
+        # These are class attributes, but must be those of `of`.
         for name in ("name", "layers", "attention_from", "positions", "newlines"):
             object.__setattr__(self, name, getattr(self.of, name))
 
@@ -48,12 +48,14 @@ class Recording(InsideMethod):
         return self.log[-1]
 
     def frozen(self) -> Replaying:
-        """The same choice from now on, whatever the last token of the prompt is."""
+        """Return a method that repeats the recorded choices for any prompt."""
         return Replaying(of=self.of, choices=cycle(self.log))
 
 
 @dataclass(frozen=True)
 class Replaying(Recording):
+    """Repeats recorded choices."""
+
     choices: Iterator[Selection] = field(kw_only=True)
 
     def choose(self, cut: Cut, view: LayerView) -> Selection:
@@ -65,7 +67,7 @@ DEPTH = 8
 
 @cache
 def deep(family: str, attention: str = "sdpa", depth: int = DEPTH) -> Any:
-    """The family's tiny model with eight layers or more, so that methods with three cuts have room."""
+    """Return the family's tiny model with eight or more layers, enough for methods with three cuts."""
     kind, settings = tiny.CONFIGS[family]
     settings = settings | {"text_config": settings["text_config"] | {"num_hidden_layers": depth}}
     torch.manual_seed(0)
@@ -79,7 +81,7 @@ def deep(family: str, attention: str = "sdpa", depth: int = DEPTH) -> Any:
 
 
 def with_depth(name: str, keep: int = 5) -> InsideMethod:
-    """Cuts before layers 2, 4 and 6 of 8, or before layer 2."""
+    """Return a method that cuts before layers 2, 4 and 6 of 8, or only before layer 2."""
     layers = {"pyramiddrop": (8, 16, 24), "sparsevlm": (8, 16, 24)}.get(name, (8,))
     return method(name, keep, layers=layers, **({"recycle": 1.0} if name == "sparsevlm" else {}))
 

@@ -1,4 +1,4 @@
-"""Pruning by hand, without hooks: prompt and features are shortened, plain `generate` does the rest."""
+"""Pruning without hooks: the prompt and the features are shortened before a plain `generate`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODALITIES = ("image", "video")
 
 
 def shortened(model: Any, inputs: dict[str, Tensor], keep: Tensor, positions: str) -> dict[str, Any]:
-    """The arguments of a plain `generate` that sees only the kept columns of a single prompt. keep: 1×L."""
+    """Return arguments for `generate` with only the kept columns of a single prompt. `keep` is a 1×L mask."""
     base, ids = model.base_model, inputs["input_ids"]
     arguments = {
         name: value[:, keep[0]]
@@ -39,7 +39,7 @@ def shortened(model: Any, inputs: dict[str, Tensor], keep: Tensor, positions: st
 
 
 def _rows(features: Any, here: Tensor) -> Any:
-    """The kept rows in the container that the model expects."""
+    """Return the kept rows in the container that the model expects."""
     if isinstance(features, Tensor):
         return features.flatten(0, 1)[here][None]
     return [torch.cat([rows.flatten(0, -2) for rows in features])[here]]
@@ -60,7 +60,10 @@ def _positions(model: Any, inputs: dict[str, Tensor], keep: Tensor, positions: s
 
 
 def answers(model: Any, **arguments: Any) -> tuple[Tensor, Tensor]:
-    """B×T new tokens, B×T×vocabulary logits; greedily, and letters only: a placeholder would ask for an image."""
+    """Generate greedily: B×T new tokens and B×T×vocabulary logits. Special tokens are suppressed.
+
+    A generated image placeholder would require an image.
+    """
     settings = {"max_new_tokens": 6, "do_sample": False, "suppress_tokens": SPECIAL_IDS}
     out = model.generate(**settings | arguments, return_dict_in_generate=True, output_logits=True)
     return out.sequences[:, arguments["input_ids"].shape[1] :], torch.stack(out.logits, dim=1)

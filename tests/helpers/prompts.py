@@ -1,4 +1,4 @@
-"""The prompts that tests give to each family: two at once, of different length, with one or two pictures."""
+"""The test prompts of each family: batches of two prompts of different lengths, with one or two images or clips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods whose choice is plain to see, for tests of what happens to it."""
+"""Methods with obvious selections, for tests of how selections are applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eadp.methods import BeforeMethod
 
 @dataclass(frozen=True)
 class InPlace(BeforeMethod):
-    """Kept tokens stay where they were."""
+    """Kept tokens keep their positions."""
 
     positions = "keep"
     newlines = "kept rows"
@@ -32,7 +32,7 @@ class EverySecond(InPlace):
 
 @dataclass(frozen=True)
 class Ragged(InPlace):
-    """Keeps another number of tokens for every image."""
+    """Keeps a different number of tokens for each image."""
 
     name = "test_ragged"
     citation = "none"
@@ -45,7 +45,7 @@ class Ragged(InPlace):
 
 @dataclass(frozen=True)
 class Pairs(InPlace):
-    """Keeps every second token as the mean of itself and the next."""
+    """Keeps every second token, merged with the next one by their mean."""
 
     name = "test_pairs"
     citation = "none"
@@ -61,7 +61,7 @@ class Pairs(InPlace):
 
 @dataclass(frozen=True)
 class Nearest(InPlace):
-    """Keeps the tokens nearest to the question, exactly `keep`."""
+    """Keeps exactly `keep` tokens: those most similar to the question."""
 
     name = "test_nearest"
     citation = "none"
@@ -77,7 +77,7 @@ class Nearest(InPlace):
 
 
 class Guide:
-    """Deterministic random vectors: for each byte of the question, and for each direction of the visual tokens."""
+    """A text guide with deterministic random vectors for the characters of the question, and a random projection."""
 
     sign = 1.0
     asked: ClassVar[list[str]] = []

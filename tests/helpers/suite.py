@@ -1,4 +1,4 @@
-"""A suite of three small benchmarks, and the command that runs it with the stand-in for lmms-eval."""
+"""A suite of three small benchmarks, and the command that runs it with the fake lmms-eval."""
 
 MODEL = "llava-1.5-7b-hf"
 SUITE = {

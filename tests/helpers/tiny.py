@@ -1,10 +1,10 @@
-"""Tiny random models of every family and prompts for them: offline, deterministic, made in code.
+"""Tiny random models of every family, and prompts for them: offline, deterministic, and built in code.
 
     model = tiny.model("llava_next")
     inputs = tiny.inputs("llava_next", [[(30, 50)], [(56, 20), (28, 28)]])     # two prompts, the sizes of their images
     tokenizer, processor = tiny.tokenizer(), tiny.processor("llava")
 
-The sizes are (height, width) of an image, or (frames, height, width) of a clip.
+Sizes are (height, width) of an image, or (frames, height, width) of a clip.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["FAMILIES", "IDS", "VOCABULARY", "build", "inputs", "model", "process
 
 Size = tuple[int, ...]
 Segment = tuple[list[int], dict[str, Any]]
-"""The ids that stand for a picture, and what the model gets of it besides."""
+"""The placeholder ids of an image or clip, and its other inputs of the model."""
 
 TEXT = {
     "hidden_size": 64,
@@ -143,13 +143,13 @@ FAMILIES = tuple(CONFIGS)
 
 @cache
 def model(family: str, seed: int = 0, attention: str = "sdpa") -> hf.PreTrainedModel:
-    """The family's model, always the same one."""
+    """Return the family's model; the same object every time."""
     kind, settings = CONFIGS[family]
     return build(kind(**settings), seed, attention)
 
 
 def build(config: hf.PreTrainedConfig, seed: int = 0, attention: str = "sdpa") -> hf.PreTrainedModel:
-    """A model with weights large enough that every token of the prompt matters to the answer."""
+    """Build a model whose weights are large enough that every token of the prompt affects the answer."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         built = hf.AutoModelForImageTextToText.from_config(config, attn_implementation=attention).eval()
@@ -167,12 +167,12 @@ def build(config: hf.PreTrainedConfig, seed: int = 0, attention: str = "sdpa") -
 def inputs(
     family: str, prompts: Sequence[Sequence[Size]], padding: str = "left", first: int = 0, words: int = 9
 ) -> dict[str, Tensor]:
-    """What a processor would give for some prompts: words, pictures, words.
+    """Build the inputs that a processor would return for prompts of text, images and text.
 
-    Prompt n is the same whatever stands beside it: `inputs(family, [sizes], first=n)` is that prompt alone.
+    Prompt n does not depend on the other prompts: `inputs(family, [sizes], first=n)` is that prompt alone.
     """
     base = model(family).base_model
-    rows, pictures = [], []
+    rows, images = [], []
     for number, sizes in enumerate(prompts, start=first):
         generator = torch.Generator().manual_seed(number)
 
@@ -183,7 +183,7 @@ def inputs(
         for size in sizes:
             ids, pixels = _segment(family)(base, size, generator)
             row += [*ids, *text(2)]
-            pictures.append(pixels)
+            images.append(pixels)
         rows.append(row + text(words + 2 * number))
     width = max(map(len, rows))
     ids = torch.full((len(rows), width), IDS["<pad>"])
@@ -192,7 +192,7 @@ def inputs(
         here = slice(width - len(row), width) if padding == "left" else slice(len(row))
         ids[index, here] = torch.tensor(row)
         mask[index, here] = 1
-    return dict(input_ids=ids, attention_mask=mask, **_extras(family, ids), **_collated(family, pictures, prompts))
+    return dict(input_ids=ids, attention_mask=mask, **_extras(family, ids), **_collated(family, images, prompts))
 
 
 def _extras(family: str, ids: Tensor) -> dict[str, Tensor]:
@@ -206,11 +206,11 @@ def _extras(family: str, ids: Tensor) -> dict[str, Tensor]:
     return {}
 
 
-def _collated(family: str, pictures: list[dict[str, Any]], prompts: Sequence[Sequence[Size]]) -> dict[str, Tensor]:
-    """One tensor a name; where pictures have different numbers of crops, the shorter ones are padded with zeros."""
+def _collated(family: str, images: list[dict[str, Any]], prompts: Sequence[Sequence[Size]]) -> dict[str, Tensor]:
+    """Collate into one tensor per name. If images have different numbers of crops, pad with zeros."""
     together: dict[str, Tensor] = {}
-    for name in {name: None for picture in pictures for name in picture}:
-        parts = [picture[name] for picture in pictures if name in picture]
+    for name in {name: None for image in images for name in image}:
+        parts = [image[name] for image in images if name in image]
         if family in ("idefics3", "smolvlm"):
             none = parts[0][:0]
             parts = [torch.cat([none, *(parts.pop(0) for _ in sizes)]) for sizes in prompts]
@@ -240,7 +240,7 @@ def _segment(family: str) -> Callable[[Any, Size, torch.Generator], Segment]:
 
 
 def _fixed(base: Any, size: Size, generator: torch.Generator) -> Segment:
-    """LLaVA, Gemma3 and PaliGemma see every image at one size."""
+    """LLaVA, Gemma3 and PaliGemma: every image has the same size."""
     vision = base.config.vision_config
     tokens = getattr(base.config, "mm_tokens_per_image", (vision.image_size // vision.patch_size) ** 2)
     ids = [base.config.image_token_id] * tokens
@@ -286,7 +286,7 @@ def _qwen(base: Any, size: Size, generator: torch.Generator) -> Segment:
 
 
 def _internvl(base: Any, size: Size, generator: torch.Generator) -> Segment:
-    """As many tiles as cover the size, and a thumbnail where there are several."""
+    """As many tiles as cover the image, and a thumbnail if there are several."""
     side = base.config.vision_config.image_size[0]
     tiles = max(1, size[0] // side) * max(1, size[1] // side)
     tiles += tiles > 1
@@ -296,7 +296,7 @@ def _internvl(base: Any, size: Size, generator: torch.Generator) -> Segment:
 
 
 def _idefics(base: Any, size: Size, generator: torch.Generator) -> Segment:
-    """Crops row by row, each between marks, and the whole image last."""
+    """Crops row by row, each with its markers, and the whole image last."""
     side, tokens = base.config.vision_config.image_size, [IDS["<image>"]] * base.image_seq_len
     rows, columns = max(1, size[0] // side), max(1, size[1] // side)
     fake, line = IDS["<fake_token_around_image>"], IDS["Ċ"]

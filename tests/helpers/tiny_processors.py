@@ -1,4 +1,4 @@
-"""The tokenizer that all tiny models share, and their processors."""
+"""The tokenizer that all tiny models share, and the processor of each family."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PINPOINTS = [[28, 56], [56, 28], [56, 56], [28, 84], [84, 28]]
 
 
 def tokenizer(**named: str) -> hf.PreTrainedTokenizerFast:
-    """Byte by byte, so that every text reads back exactly. named: special tokens that get a name of their own."""
+    """Build a byte-level tokenizer, which decodes every text exactly. `named` special tokens become attributes."""
     letters = {token: index for token, index in IDS.items() if token not in SPECIAL}
     raw = Tokenizer(models.BPE(vocab=letters, merges=[]))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -41,7 +41,7 @@ def tokenizer(**named: str) -> hf.PreTrainedTokenizerFast:
 
 
 def _template(opening: str, image: str, closing: str, answer: str) -> str:
-    """A chat template in the wording of the real ones. A message is an image, a text, or parts of both."""
+    """Write a chat template like those of the real models. The content of a message is a text or a list of parts."""
     return (
         "{% for message in messages %}"
         f"{{% if message['role'] == 'user' %}}{opening}"
@@ -64,7 +64,7 @@ GEMMA = _template("<start_of_turn>user\n", "<start_of_image>", "<end_of_turn>\n"
 
 @cache
 def processor(family: str) -> Any:
-    """The family's own processor at the tiny models' sizes. Clips need torchvision, so only images."""
+    """Build the family's own processor for the sizes of the tiny models. It takes no clips, which need torchvision."""
     build = {
         "llava": _llava,
         "llava_next": _llava_next,

@@ -1,4 +1,4 @@
-"""Tiny checkpoints that take clips, saved as real ones are, and a clip to show them."""
+"""Tiny checkpoints that accept videos, saved like real ones, and a video for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from helpers import tiny, tiny_processors
 
 
 def film(path: Path, frames: int = 24, side: int = 64, rate: int = 4) -> Path:
-    """A clip of noise, the same every time."""
+    """Write a video of noise that is the same every time."""
     noise = np.random.default_rng(0).integers(0, 255, (frames, side, side, 3), dtype=np.uint8)
     with av.open(path, "w") as file:
         stream = file.add_stream("mpeg4", rate=rate)
@@ -23,7 +23,7 @@ def film(path: Path, frames: int = 24, side: int = 64, rate: int = 4) -> Path:
 
 
 def save(family: str, folder: Path) -> Path:
-    """The family's tiny model with a processor that takes pictures and clips."""
+    """Save the tiny model of a family with a processor for images and videos."""
     tiny.model(family).save_pretrained(folder)
     tiny_processors.clip_processor(family).save_pretrained(folder)
     return folder

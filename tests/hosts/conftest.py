@@ -1,4 +1,4 @@
-"""The tests of hosts run in the hosts' own environments (`make test-hosts`); plain pytest does not come here."""
+"""These tests run in the environments of the harnesses (`make test-hosts`); plain pytest does not collect them."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Kill a command that keeps a journal in the middle of its work, as a machine that fails would."""
+"""Run a command that keeps a journal, and kill it in the middle of its work."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from eadp.evaluate.journal import Journal
 
 LONGEST = 3600
-"""Seconds after which a command hangs, on however slow a machine."""
+"""Seconds after which a command is considered to hang, even on a slow machine."""
 
 
 def start(command: Sequence[str], log: Path, **environment: str) -> subprocess.Popen[str]:
-    """In a group of its own. Its words go into a file: a full pipe would stop it."""
+    """Start a command in its own process group. It writes to a file because a full pipe would block it."""
     with log.open("w") as file:
         return subprocess.Popen(
             command,
@@ -42,7 +42,7 @@ def run(command: Sequence[str], log: Path, **environment: str) -> None:
 def kill_after(
     answers: int, journal: Path, command: Sequence[str], log: Path, **environment: str
 ) -> list[dict[str, Any]]:
-    """Start it, kill it as soon as so many answers are in the journal; gives what is in there then."""
+    """Start a command, kill it when the journal has this many answers, and return its records."""
     process = start(command, log, **environment)
     samples, give_up = journal / "samples.jsonl", time.monotonic() + LONGEST
     while not samples.exists() or samples.read_bytes().count(b"\n") < answers:

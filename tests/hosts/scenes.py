@@ -1,4 +1,4 @@
-"""Pocket scenes as questions that the harnesses know how to ask: yes or no as in POPE, one of four as in MMBench."""
+"""Pocket scenes as questions for the harnesses: yes or no as in POPE, one of four as in MMBench."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LETTERS = "ABCD"
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture, what is asked about it, and the right answer; for one of four its letter."""
+    """An image, a question and the right answer, which is a letter if there are options."""
 
     number: int
     image: Image
@@ -43,9 +43,9 @@ def one_of_four(total: int) -> list[Scene]:
     return scenes
 
 
-def asked_directly(scenes: list[Scene], prompts: list[str], **settings: object) -> tuple[list[str], list[int]]:
-    """Answers and tokens without any harness, one by one."""
-    model = PrunedModel(HarnessSettings.of(pretrained="pocket", **settings))
+def answer_without_harness(scenes: list[Scene], prompts: list[str], **settings: object) -> tuple[list[str], list[int]]:
+    """Answer prompts one by one without a harness, and return answers and token counts."""
+    model = PrunedModel(HarnessSettings.from_arguments(pretrained="pocket", **settings))
     answers = [
         model.answer(
             [[{"role": "user", "content": [{"type": "image", "image": scene.image}, {"type": "text", "text": prompt}]}]]

@@ -1,4 +1,4 @@
-"""`eadp bench` and `eadp plan` from the outside: tables, files, errors."""
+"""`eadp bench` and `eadp plan` on the command line: tables, files, errors."""
 
 import csv
 import json
@@ -30,15 +30,15 @@ def measured(tmp_path_factory):
     return folder, result
 
 
-def test_tables_give_ratios_first(measured):
+def test_tables_show_ratios_first(measured):
     output = measured[1].output
     assert measured[1].exit_code == 0
     assert output.index("ratio to the unpruned model's") < output.index("medians") < output.index("by part")
     for text in ("all tokens", "eadp 64", "divprune 0.5", "2 rounds, wall time, 2 new tokens", "vision tower included"):
-        assert text in output.replace("\n", " ")
+        assert text in " ".join(output.split())
 
 
-def test_json_has_the_machine_every_run_and_the_ratios(measured):
+def test_json_holds_the_machine_every_run_and_the_ratios(measured):
     found = json.loads((measured[0] / "bench.json").read_text())
     assert {"cpu", "cores", "threads", "torch", "transformers"} <= found["machine"].keys()
     assert [(each["method"], each["keep"]) for each in found["rows"]] == [
@@ -56,7 +56,7 @@ def test_json_has_the_machine_every_run_and_the_ratios(measured):
     assert found["rows"][2]["tokens_after"] == found["rows"][2]["tokens_sent"] == 288
 
 
-def test_csv_has_a_line_a_run_and_markdown_the_tables(measured):
+def test_csv_has_one_line_per_run_and_markdown_has_the_tables(measured):
     with (measured[0] / "bench.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 5 * 2
@@ -71,12 +71,12 @@ def test_csv_has_a_line_a_run_and_markdown_the_tables(measured):
     assert "| row | patches | sent |" in text
 
 
-def test_the_plot_has_a_panel_for_accuracy(measured):
+def test_the_plot_has_an_accuracy_panel(measured):
     with Image.open(measured[0] / "bench.png") as image:
         assert image.width > 1.4 * 8.5 * 130
 
 
-def test_own_samples_are_measured(tmp_path):
+def test_samples_of_the_user_are_measured(tmp_path):
     Image.new("RGB", (40, 30), "blue").save(tmp_path / "a.png")
     (tmp_path / "data.jsonl").write_text(json.dumps({"image": "a.png", "question": "What colour is it?"}))
     options = ("--model", "random:tiny", "--keep", 32, "--new-tokens", 1, "--out", tmp_path / "out")
@@ -87,7 +87,7 @@ def test_own_samples_are_measured(tmp_path):
         assert json.loads((tmp_path / "out" / "bench.json").read_text())["rounds"] == 1
 
 
-def test_plan_gives_the_budget_and_what_then_fits():
+def test_plan_prints_the_budget_and_what_fits():
     output = run("plan", "--model", "llava-1.5-7b", "--latency", "0.5x", "--memory", "16GiB").output
     assert "keep=255" in output
     assert "0.50x" in output
@@ -95,25 +95,25 @@ def test_plan_gives_the_budget_and_what_then_fits():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("bench", "--methods", "edap"), "unknown method"),
         (("bench", "--methods", ","), "at least one method"),
         (("bench", "--keep", "many"), "0.125"),
         (("bench", "--data", "nowhere.jsonl"), "there is no nowhere.jsonl"),
         (("bench", "--question", "Why?"), "goes with --data"),
-        (("bench", "--accuracy", "pyproject.toml"), "no results.json"),
+        (("bench", "--accuracy", "pyproject.toml"), "not a results.json"),
         (("bench", "--clock", "sundial"), "wall or cpu"),
         (("bench", "--model", "random:huge"), "there are random:llava-1.5-7b"),
         (("bench", "--model", "nobody/nothing"), "no model can be read"),
-        (("plan",), "say what to reach"),
+        (("plan",), "give a target"),
         (("plan", "--latency", "2x"), "such as 0.5x"),
         (("plan", "--memory", "lots"), "such as 4GiB"),
         (("plan", "--memory", "1GiB"), "nothing fits"),
         (("plan", "--latency", "0.5x", "--dtype", "int3"), "known: float32"),
     ],
 )
-def test_errors_say_what_would_be_right(arguments, says):
+def test_errors_say_what_would_be_right(arguments, message):
     result = run(*arguments)
     assert result.exit_code == 2
-    assert says in " ".join(result.output.replace("│", " ").split())
+    assert message in " ".join(result.output.replace("│", " ").split())

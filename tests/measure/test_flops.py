@@ -1,4 +1,4 @@
-"""Multiply-adds against torch's own counter, to the digit, and against the paper's tables."""
+"""Multiply-adds, compared exactly with torch's counter, and with the paper's tables."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_part_agrees_with_torchs_counter(family):
+def test_every_part_equals_torchs_count(family):
     model = tiny.model(family)
     sizes, grids = FAMILIES[family]
     inputs = tiny.inputs(family, sizes)
@@ -26,7 +26,7 @@ def test_every_part_agrees_with_torchs_counter(family):
         merge = model.config.vision_config.spatial_merge_size
         _, rows, columns = inputs["image_grid_thw"][0].tolist()
         grids = [(rows // merge, columns // merge)]
-    # torch counts the products of this attention, and has no formula for its fused one on the CPU.
+    # torch has no formula for fused attention on the CPU, so it runs the unfused one.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, depth=6) as counter, torch.no_grad():
         model(**inputs, logits_to_keep=1)
 
@@ -36,11 +36,11 @@ def test_every_part_agrees_with_torchs_counter(family):
         return sum(found.values()) // 2
 
     base = model.model
-    linear, attention, head = flops.language_model(model, inputs["input_ids"].shape[1])
+    linear, attention, head = flops.count_language_model(model, inputs["input_ids"].shape[1])
     layers = sum(counted(layer) for layer in base.language_model.layers)
     assert linear + attention == layers
     assert head == counted(model.lm_head)
-    tower, projector = flops.vision(model, grids)
+    tower, projector = flops.count_vision(model, grids)
     if family == "llava":
         assert tower == counted(base.vision_tower)
         assert projector == counted(base.multi_modal_projector)
@@ -52,31 +52,32 @@ def test_every_part_agrees_with_torchs_counter(family):
 
 @pytest.mark.parametrize("name", ["tiny", "llava-onevision-0.5b"])
 @pytest.mark.parametrize("words", [9, 100])
-def test_the_guides_text_encoder_agrees_with_torchs_counter(name, words):
-    side = text_encoder_config(untrained.config_for(name, layers=1))
+def test_the_text_encoder_of_the_guide_equals_torchs_count(name, words):
+    config = text_encoder_config(untrained.build_config(name, layers=1))
     with torch.device("meta"):
-        encoder = build_text_encoder(side)
-        segments = -(-words // (side.max_position_embeddings - (2 if name == "tiny" else 1)))
-        ids = torch.zeros(segments, side.max_position_embeddings, dtype=torch.long)
+        encoder = build_text_encoder(config)
+        segments = -(-words // (config.max_position_embeddings - (2 if name == "tiny" else 1)))
+        ids = torch.zeros(segments, config.max_position_embeddings, dtype=torch.long)
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
             encoder(input_ids=ids)
-    projected = segments * (side.max_position_embeddings + 1) * 64 * 64 if name == "tiny" else 0
-    assert flops.text_encoder(side, words) == counter.get_total_flops() // 2 + projected
+    projected = segments * (config.max_position_embeddings + 1) * 64 * 64 if name == "tiny" else 0
+    assert flops.count_text_encoder(config, words) == counter.get_total_flops() // 2 + projected
 
 
 @pytest.mark.parametrize(("name", "giga"), [("llava-1.5-7b", 6.607), ("qwen2.5-vl-3b", 3.086)])
-def test_one_token_costs_what_the_paper_counts(name, giga):
-    assert paper_recount.per_token(name) / 1e9 == pytest.approx(giga, abs=5e-4)
+def test_the_cost_per_token_equals_the_papers(name, giga):
+    assert paper_recount.multiply_adds_per_token(name) / 1e9 == pytest.approx(giga, abs=5e-4)
 
 
 @pytest.mark.parametrize("name", paper_recount.TABLES)
-def test_the_papers_rows_differ_by_their_tokens(name):
-    assert all(abs(step.off) < 0.002 for step in paper_recount.steps(name)), paper_recount.steps(name)
+def test_recounted_savings_agree_with_the_papers_rows(name):
+    savings = paper_recount.compute_savings(name)
+    assert all(abs(saving.deviation) < 0.002 for saving in savings), savings
 
 
-def test_keeping_fewer_tokens_costs_less_and_the_tower_the_same():
+def test_fewer_tokens_cost_less_but_the_tower_costs_the_same():
     config = ARCHITECTURES["llava-1.5-7b"]()
-    whole, few = (flops.prefill(config, [(24, 24)], keep, text=40) for keep in (None, 64))
+    whole, few = (flops.count_prefill(config, [(24, 24)], keep, text=40) for keep in (None, 64))
     assert whole.tower == few.tower
     assert few.linear * (576 + 40) == whole.linear * (64 + 40)
     assert whole.guide == whole.pruner == 0

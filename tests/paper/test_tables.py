@@ -1,4 +1,4 @@
-"""The paper's tables: all there, as printed, and consistent with themselves where the paper is."""
+"""The paper's tables: complete, as printed, and consistent where the paper is consistent."""
 
 from decimal import Decimal
 
@@ -58,7 +58,7 @@ def mean(table, row):
     return sum(Decimal(cells[c]) / Decimal(table.divisors.get(c, 1)) for c in table.averaged) / len(table.averaged)
 
 
-def test_every_table_is_there():
+def test_every_table_of_the_paper_exists():
     assert {table.label: len(table.rows) for table in paper.tables()} == ROWS
     assert [table.label for table in paper.tables()] == list(ROWS)
     assert sum(len(row.printed) for table in paper.tables() for row in table.rows) == FIGURES
@@ -81,7 +81,7 @@ def test_the_averages_that_are_off_are_off_by_less_than_their_figures_rounding()
         assert abs(mean(table, row) - Decimal(row.printed[paper.AVERAGE])) < Decimal("0.1")
 
 
-def test_the_rule_is_what_the_library_averages_by():
+def test_library_averages_as_the_paper_does():
     for table in AVERAGED:
         for row in table.rows:
             if "MME/20" not in row.printed:
@@ -96,7 +96,7 @@ def test_mvbench_is_the_mean_of_its_twenty_subtasks():
     details, whole = paper.table("mvbench_details"), paper.table("llava-video")
     assert len(details.averaged) == 20
     for row in details.rows:
-        assert row.printed[paper.AVERAGE] == whole.of(row.method, row.keep).printed["MVBench"]
+        assert row.printed[paper.AVERAGE] == whole.find_row(row.method, row.keep).printed["MVBench"]
 
 
 def test_overall_is_the_mean_of_three_budgets_but_for_one():
@@ -159,7 +159,7 @@ def test_the_parts_of_the_time_add_up():
     ],
 )
 def test_figures_typed_by_hand(label, method, keep, column, figure):
-    assert paper.table(label).of(method, keep).printed[column] == figure
+    assert paper.table(label).find_row(method, keep).printed[column] == figure
 
 
 @pytest.mark.parametrize(
@@ -191,11 +191,11 @@ def test_figures_of_a_model():
     assert paper.figures("pocket", 32, "eadp") == {}
 
 
-def test_methods_and_settings_are_the_librarys():
+def test_methods_of_the_tables_exist_in_the_library():
     for table in paper.tables():
         for row in table.rows:
             assert row.method in (*list_methods(), paper.ALL_TOKENS)
-            assert row.method == paper.ALL_TOKENS or row.method in layout.PRINTED
+            assert row.method == paper.ALL_TOKENS or row.method in layout.METHOD_TITLES
         assert table.caption
         assert table.unit(table.columns[0])
 
@@ -204,7 +204,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["paper", *arguments], env={"COLUMNS": "60"})
 
 
-def test_the_command_prints_the_papers_layout_and_cuts_no_figure():
+def test_command_prints_every_figure_in_the_layout_of_the_paper():
     output = run().output
     for table in paper.tables():
         assert table.label in output
@@ -218,7 +218,7 @@ def test_the_command_prints_the_papers_layout_and_cuts_no_figure():
     assert "…" not in output
 
 
-def test_the_command_by_model_and_by_label():
+def test_command_accepts_a_model_or_a_label():
     both = run("qwen/qwen2.5-vl-3b-instruct").output
     assert "[tab:qwen2.5-vl-3b]" in both
     assert "[tab:efficiency-qwen2.5-vl]" in both

@@ -1,4 +1,4 @@
-"""The pocket model that ships with the package: loads as plain transformers classes, sees, reads, answers."""
+"""The pocket model that ships with the package: plain transformers classes, tokenizer, tower, answers, text guide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
 from eadp import pocket
-from eadp.pocket.model import GRID, see
+from eadp.pocket.model import GRID, encode_patches
 from eadp.pocket.samples import samples
 from eadp.pocket.storage import WEIGHTS
 from eadp.pocket.world import COLOURS, SHAPES, WRITINGS
@@ -20,10 +20,10 @@ def loaded():
     return pocket.load()
 
 
-def answers(model, processor, asked, images=None):
+def answers(model, processor, questions, images=None):
     inputs = processor(
-        text=[sample.prompt for sample in asked],
-        images=images or [sample.image for sample in asked],
+        text=[sample.prompt for sample in questions],
+        images=images or [sample.image for sample in questions],
         padding=True,
         return_tensors="pt",
     )
@@ -31,7 +31,7 @@ def answers(model, processor, asked, images=None):
     return processor.batch_decode(out[:, inputs.input_ids.shape[1] :], skip_special_tokens=True)
 
 
-def test_plain_classes_and_small_files(loaded):
+def test_the_model_is_a_plain_llava_in_small_files(loaded):
     model, processor = loaded
     assert type(model) is LlavaForConditionalGeneration
     assert type(processor) is LlavaProcessor
@@ -39,7 +39,7 @@ def test_plain_classes_and_small_files(loaded):
     assert model.config.vision_feature_layer == -2
 
 
-def test_every_word_of_the_world_is_one_token_and_any_text_survives(loaded):
+def test_every_word_of_the_world_is_one_token_and_any_text_round_trips(loaded):
     tokenizer = loaded[1].tokenizer
     for word in (*COLOURS, *SHAPES, *WRITINGS, "yes", "no", "left", "right"):
         assert len(tokenizer(f" {word}", add_special_tokens=False).input_ids) == 1
@@ -48,41 +48,41 @@ def test_every_word_of_the_world_is_one_token_and_any_text_survives(loaded):
         assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
 
 
-def test_the_chat_template_writes_the_prompt_that_the_model_knows(loaded):
+def test_the_chat_template_formats_the_prompt_of_the_training(loaded):
     (sample,) = samples("validation", 1)
     message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": sample.question}]}
     assert loaded[1].apply_chat_template([message], add_generation_prompt=True) == sample.prompt
 
 
-def test_an_image_is_as_many_tokens_as_it_has_patches(loaded):
+def test_an_image_has_one_token_per_patch(loaded):
     model, processor = loaded
     (sample,) = samples("validation", 1)
     inputs = processor(text=sample.prompt, images=sample.image, return_tensors="pt")
     assert (inputs.input_ids == model.config.image_token_id).sum() == GRID * GRID
 
 
-def test_the_tower_in_training_is_the_tower_in_use(loaded):
+def test_encode_patches_equals_the_towers_second_to_last_hidden_states(loaded):
     model, processor = loaded
     (sample,) = samples("validation", 1)
     tower, pixels = model.model.vision_tower, processor(text=sample.prompt, images=sample.image, return_tensors="pt")
     with torch.no_grad():
         states = tower(pixels.pixel_values, output_hidden_states=True).hidden_states
-        torch.testing.assert_close(see(tower, pixels.pixel_values), states[-2])
+        torch.testing.assert_close(encode_patches(tower, pixels.pixel_values), states[-2])
 
 
-def test_answers_come_from_the_picture(loaded):
+def test_answers_depend_on_the_image(loaded):
     model, processor = loaded
-    asked = list(samples("validation", 96))
-    seen = answers(model, processor, asked)
-    right = sum(sample.right(answer) for sample, answer in zip(asked, seen, strict=True)) / len(asked)
-    others = [sample.image for sample in asked[48:] + asked[:48]]
-    blind = answers(model, processor, asked, images=others)
-    guessed = sum(sample.right(answer) for sample, answer in zip(asked, blind, strict=True)) / len(asked)
+    questions = list(samples("validation", 96))
+    given = answers(model, processor, questions)
+    right = sum(sample.is_correct(answer) for sample, answer in zip(questions, given, strict=True)) / len(questions)
+    others = [sample.image for sample in questions[48:] + questions[:48]]
+    blind = answers(model, processor, questions, images=others)
+    guessed = sum(sample.is_correct(answer) for sample, answer in zip(questions, blind, strict=True)) / len(questions)
     assert right > 0.75
     assert guessed < 0.5
 
 
-def test_words_point_at_their_things(loaded):
+def test_questions_are_aligned_with_the_patches_of_their_things(loaded):
     model, processor = loaded
     guide, tower = pocket.guide(model, processor), model.model.vision_tower
     inside, outside = [], []
@@ -100,6 +100,6 @@ def test_words_point_at_their_things(loaded):
     assert torch.stack(inside).mean() > torch.stack(outside).mean() + 0.2
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path: Path):
+def test_a_folder_without_a_model_is_an_error(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="there is no pocket model in"):
         pocket.load(tmp_path)

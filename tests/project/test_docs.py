@@ -124,10 +124,10 @@ def test_check_site_finds_dead_links_anchors_images_and_other_hosts(tmp_path: Pa
         '<a href="good.html">fine</a><a href="none.html">x</a><a href="good.html#none">x</a><img src="none.png">'
         '<script src="https://example.org/x.js"></script>'
     )
-    problems = runpy.run_path(str(ROOT / "scripts" / "check_site.py"))["problems"]
-    assert problems(tmp_path) == {
+    find_problems = runpy.run_path(str(ROOT / "scripts" / "check_site.py"))["find_problems"]
+    assert find_problems(tmp_path) == {
         "none.html does not exist": ["bad.html"],
-        "good.html#none is no anchor of that page": ["bad.html"],
+        "good.html#none is not an anchor of that page": ["bad.html"],
         "none.png does not exist": ["bad.html"],
         "https://example.org/x.js is loaded from another host": ["bad.html"],
     }

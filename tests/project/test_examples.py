@@ -1,31 +1,44 @@
-"""The examples run offline on tiny models."""
+"""The examples run offline on untrained tiny models, and stand alone."""
 
 from __future__ import annotations
 
+import ast
 import runpy
 import sys
+from pathlib import Path
 
 import pytest
 from helpers import ROOT
 
-EXAMPLES = ROOT / "examples"
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+CLIP = ["--model", "random:tiny-llava-onevision", "--frames", "4", "--tokens-per-frame", "3"]
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "says"),
+    ("name", "options", "output"),
     [
-        ("llava", [], "16 of 64 tokens"),
-        ("qwen", [], "10 of 40 tokens"),
-        ("video", [], "(3, 3, 3, 3)"),
-        ("video", ["--llava-video"], "(3, 3, 3, 3)"),
+        ("llava", ["--model", "random:tiny-llava-next", "--keep", "16"], "16 of 1152 tokens kept"),
+        ("llava", ["--model", "random:tiny", "--keep", "16"], "16 of 576 tokens kept"),
+        ("qwen", ["--model", "random:tiny-qwen3-vl"], "a quarter of the tokens of each image: 16 of 64 tokens"),
+        ("video", CLIP, "tokens kept per frame: (3, 3, 3, 3)"),
+        ("video", [*CLIP, "--llava-video"], "tokens kept per frame: (3, 3, 3, 3)"),
     ],
 )
-def test_example(
-    name: str, options: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_example_runs_offline(
+    name: str, options: list[str], output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--tiny", *options])
-    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *options])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     assert not ended.value.code
-    assert says in capsys.readouterr().out
+    assert output in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_imports_installed_packages_only(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    packages = {name.split(".")[0] for name in imported}
+    assert packages <= {"PIL", "contextlib", "eadp", "transformers", "typer"}
+    assert len(path.read_text().splitlines()) <= 45

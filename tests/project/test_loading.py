@@ -24,7 +24,7 @@ def test_the_pocket_model_answers_what_is_asked_by_its_name():
     inputs = build_inputs(processor, [sample.image for sample in asked], [sample.question for sample in asked])
     out = model.generate(**inputs, do_sample=False)
     answers = processor.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert sum(sample.right(answer) for sample, answer in zip(asked, answers, strict=True)) >= 3
+    assert sum(sample.is_correct(answer) for sample, answer in zip(asked, answers, strict=True)) >= 3
 
 
 def test_a_template_that_writes_bos_gives_one_bos_as_any_other():

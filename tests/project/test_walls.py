@@ -3,8 +3,8 @@
 import grimp
 import pytest
 
-LAZY = ("eadp.cli.look", "eadp.demo")
-TYPES_ONLY = ("eadp.cli.look", "eadp.view.comparison")
+LAZY = ("eadp.cli.explore", "eadp.demo")
+TYPES_ONLY = ("eadp.cli.explore", "eadp.view.comparison")
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
-"""Files that are written in one step."""
+"""Atomic writes."""
 
 from eadp.utils.files import create_file, replace_file
 
 
-def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
+def test_replacing_a_file_leaves_no_other_files(tmp_path):
     path = tmp_path / "results.json"
     for text in ("old", "new"):
         replace_file(path, text)

@@ -1,4 +1,4 @@
-"""Image files that may be anything."""
+"""Untrusted image files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eadp.utils.images import make_square, read_frames, read_image, spread_evenl
 
 
 def header_only(path, width, height):
-    """A PNG that says how large it is and has no pixels at all."""
+    """Write a PNG whose header states its size, but that has no pixels."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -23,25 +23,25 @@ def header_only(path, width, height):
     return path
 
 
-def test_what_is_not_an_image_is_told_so(tmp_path):
+def test_a_file_that_is_not_an_image_is_rejected(tmp_path):
     (tmp_path / "notes.png").write_text("not an image")
     with pytest.raises(ValueError, match=r"notes\.png is not an image that can be read"):
         read_frames(tmp_path / "notes.png")
 
 
 @pytest.mark.parametrize(("side", "says"), [(10_000, "10000×10000 pixels"), (20_000, "too large")])
-def test_a_hundred_megapixels_are_refused_from_the_header(tmp_path, side, says):
+def test_a_hundred_megapixels_are_rejected_by_the_header(tmp_path, side, says):
     with pytest.raises(ValueError, match=f"{says}.*at most 50 megapixels"):
         read_frames(header_only(tmp_path / "huge.png", side, side))
 
 
-def test_a_damaged_image_is_told_so(tmp_path):
+def test_a_damaged_image_is_rejected(tmp_path):
     path = header_only(tmp_path / "cut.png", 20, 20)
     with pytest.raises(ValueError, match=r"cut\.png is damaged"):
         read_frames(path)
 
 
-def test_a_missing_file_and_an_empty_folder_are_told_so(tmp_path):
+def test_a_missing_file_and_an_empty_folder_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="there is no file"):
         read_frames(tmp_path / "nothing.png")
     with pytest.raises(ValueError, match="is empty"):
@@ -61,7 +61,7 @@ def test_an_animation_and_a_folder_are_clips(tmp_path):
     assert [each.getpixel((0, 0))[0] for each in read_frames(folder, count=2)] == [0, 210]
 
 
-def test_many_frames_count_together(tmp_path, monkeypatch):
+def test_the_size_limit_counts_all_frames(tmp_path, monkeypatch):
     monkeypatch.setattr(images, "MAX_MEGAPIXELS", 1)
     frames = [Image.new("RGB", (200, 200), (8 * number, 0, 0)) for number in range(30)]
     frames[0].save(tmp_path / "long.gif", save_all=True, append_images=frames[1:])
@@ -69,7 +69,7 @@ def test_many_frames_count_together(tmp_path, monkeypatch):
         read_frames(tmp_path / "long.gif", count=30)
 
 
-def test_one_image_is_turned_upright_unless_told_otherwise(tmp_path):
+def test_an_image_is_rotated_upright_by_default(tmp_path):
     orientation = Image.Exif()
     orientation[0x0112] = 6
     Image.new("RGB", (20, 10)).save(tmp_path / "turned.jpg", exif=orientation)
@@ -85,7 +85,7 @@ def test_the_size_limit_can_be_lifted(tmp_path, monkeypatch):
     assert read_image(tmp_path / "grey.png", limited=False).mode == "RGB"
 
 
-def test_numbers_are_spread_evenly_with_both_ends():
+def test_spread_evenly_includes_both_ends():
     assert spread_evenly(0, 8, 3).tolist() == [0, 4, 7]
     assert spread_evenly(10, 13, 64).tolist() == [10, 11, 12]
     assert spread_evenly(5, 50, 1).tolist() == [5]

@@ -7,7 +7,7 @@ from eadp.utils.statistics import mean_interval, median_interval, paired_differe
 
 
 def test_wilson_interval():
-    # By hand, z = 1.96: centre (0.8 + 0.0384/2/1.0384…): the textbook's 80 of 100 is 71.1 % to 86.7 %.
+    # By hand with z = 1.96: 80 of 100 gives 71.1 % to 86.7 %.
     low, high = wilson_interval(80, 100)
     assert low == pytest.approx(0.7112, abs=1e-4)
     assert high == pytest.approx(0.8666, abs=1e-4)
@@ -17,7 +17,7 @@ def test_wilson_interval():
         wilson_interval(11, 10)
 
 
-def test_a_paired_difference_sees_what_two_intervals_would_not():
+def test_a_paired_difference_is_significant_though_the_intervals_overlap():
     a = [True] * 90 + [False] * 10
     b = [True] * 80 + [False] * 20
     difference, low, high = paired_difference(a, b)
@@ -28,7 +28,7 @@ def test_a_paired_difference_sees_what_two_intervals_would_not():
         paired_difference(a, b[:50])
 
 
-def test_the_interval_is_that_of_resampling_one_by_one():
+def test_the_interval_equals_that_of_plain_resampling():
     chance = np.random.default_rng(1)
     a, b = chance.random(300) < 0.8, chance.random(300) < 0.7
     difference = a.astype(float) - b

@@ -1,4 +1,4 @@
-"""A model is asked with all tokens and with few: what is shown is what it said and what was kept."""
+"""Comparisons show what the model answered and what was kept, with all tokens and with few."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from transformers import BatchFeature
 
 import eadp
 from eadp.models.guides import EmbeddingGuide
-from eadp.models.prompt import build_inputs
+from eadp.models.prompt import build_clip_inputs, build_inputs
 from eadp.pocket.samples import samples
-from eadp.pocket.world import clip
-from eadp.pocket.world import draw as scene_picture
-from eadp.view.comparer import MethodComparer, build_clip_inputs
-from eadp.view.report import payload
-from eadp.view.sheet import lay_out
+from eadp.pocket.world import make_clip, render_image
+from eadp.view.block_layout import compute_block_layout
+from eadp.view.comparer import MethodComparer
+from eadp.view.report import build_payload
 
 SAMPLE = next(samples("test", 1))
 
@@ -30,36 +29,36 @@ def pocket():
 
 
 @pytest.fixture(scope="module")
-def looked(pocket):
+def compared(pocket):
     return pocket.compare([SAMPLE.image], SAMPLE.question, ["eadp", "visionzip", "fastv"], 32, rounds=1)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_what_is_shown_is_what_attach_keeps_and_the_model_says(pocket, looked, number):
-    result = looked.results[number]
+def test_results_equal_those_of_attach_and_generate(pocket, compared, number):
+    result = compared.results[number]
     inputs = build_inputs(pocket.processor, [SAMPLE.image], [SAMPLE.question])
     with eadp.attach(pocket.model, pocket.processor, method=result.name, keep=32) as pruned:
         out = pocket.model.generate(**inputs, do_sample=False)
-    said = pocket.processor.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
-    assert result.answer.text == said
+    answer = pocket.processor.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+    assert result.answer.text == answer
     assert torch.equal(result.selection.indices, pruned.last[0].indices)
 
 
-def test_all_tokens_are_asked_too_and_the_model_is_given_back(pocket, looked):
+def test_the_model_is_also_asked_with_all_tokens_and_restored(pocket, compared):
     inputs = build_inputs(pocket.processor, [SAMPLE.image], [SAMPLE.question])
     out = pocket.model.generate(**inputs, do_sample=False)
-    assert looked.whole.text in pocket.processor.decode(out[0], skip_special_tokens=True)
-    assert looked.whole.prefill > 0
-    assert looked.notes[0].startswith("Pocket model: a toy")
+    assert compared.unpruned.text in pocket.processor.decode(out[0], skip_special_tokens=True)
+    assert compared.unpruned.prefill > 0
+    assert compared.notes[0].startswith("Pocket model: a toy")
 
 
-def test_a_method_that_takes_all_at_once_has_no_order(looked):
-    assert [result.order is None for result in looked.results] == [False, True, True]
-    assert [result["ordered"] for result in payload(looked)["takes"]] == [True, False, False]
+def test_a_method_that_selects_all_at_once_has_no_order(compared):
+    assert [result.order is None for result in compared.results] == [False, True, True]
+    assert [result["ordered"] for result in build_payload(compared)["methods"]] == [True, False, False]
 
 
 def test_the_frames_of_a_clip_share_one_budget(pocket):
-    frames = [scene_picture(frame) for frame in clip("test", 0, frames=4).frames]
+    frames = [render_image(frame) for frame in make_clip("test", 0, frames=4).frames]
     made = pocket.compare(frames, "What appears?", ["eadp", "visionzip"], 40, rounds=1)
     assert len(made.images) == len(made.grids) == 4
     for result in made.results:
@@ -68,18 +67,18 @@ def test_the_frames_of_a_clip_share_one_budget(pocket):
 
 
 def test_a_video_is_shown_frame_by_frame(monkeypatch):
-    """Processors cut clips with torchvision, which is not needed here: the inputs are made without."""
+    """The inputs are built without a processor, because video processors need torchvision."""
     model, processor = tiny.model("llava_onevision"), tiny.processor("llava_onevision")
     inputs = BatchFeature(tiny.inputs("llava_onevision", [[(4, 28, 28)]]))
     monkeypatch.setattr("eadp.view.comparer.build_clip_inputs", lambda *asked: inputs)
     comparer = MethodComparer(model, processor, EmbeddingGuide(model.get_input_embeddings(), processor))
     frames = [noise(28, 28, seed) for seed in range(4)]
     made = comparer.compare(frames, "What moves?", ["eadp", "topk"], 12, rounds=1)
-    assert [place.image for place in lay_out(made, wide=True).places] == [0, 1, 2, 3]
+    assert [place.image for place in compute_block_layout(made, wide=True).blocks] == [0, 1, 2, 3]
     assert [sum(result.selection.quotas) for result in made.results] == [12, 12]
 
 
-def test_frames_that_a_model_joins_are_shown_by_their_first(monkeypatch):
+def test_the_first_of_joined_frames_is_shown(monkeypatch):
     model, processor = tiny.model("qwen2_5_vl"), tiny.processor("qwen2_5_vl")
     inputs = BatchFeature(tiny.inputs("qwen2_5_vl", [[(4, 32, 32)]]))
     monkeypatch.setattr("eadp.view.comparer.build_clip_inputs", lambda *asked: inputs)
@@ -90,7 +89,7 @@ def test_frames_that_a_model_joins_are_shown_by_their_first(monkeypatch):
 
 
 class Recorder:
-    """A processor that tells what it was given."""
+    """A processor that returns its arguments."""
 
     chat_template = "{{ messages }}"
 
@@ -102,14 +101,14 @@ class Recorder:
 
 
 @pytest.mark.parametrize(
-    ("config", "types", "kind"),
+    ("config", "types", "argument"),
     [({"video_token_id": 7}, ["video", "text"], "videos"), ({}, ["image", "image", "image", "text"], "images")],
 )
-def test_a_clip_is_a_video_where_the_model_takes_videos(config, types, kind):
+def test_a_clip_is_a_video_if_the_model_takes_videos(config, types, argument):
     frames = [noise(8, 8)] * 3
     given = build_clip_inputs(SimpleNamespace(config=SimpleNamespace(**config)), Recorder(), frames, "What moves?")
     assert given["text"] == [types]
-    assert given[kind] == ([frames] if kind == "videos" else frames)
+    assert given[argument] == ([frames] if argument == "videos" else frames)
 
 
 @pytest.mark.parametrize(("family", "blocks"), [("llava_next", 5), ("qwen2_5_vl", 1), ("internvl", 5)])
@@ -118,7 +117,7 @@ def test_crops_and_tiles_of_other_families(family, blocks):
     comparer = MethodComparer(model, processor, EmbeddingGuide(model.get_input_embeddings(), processor))
     made = comparer.compare([noise(60, 40)], "Where is the cat?", ["eadp"], 8, rounds=1)
     assert len(made.grids) == blocks
-    places = lay_out(made).places
+    places = compute_block_layout(made).blocks
     placed = [place.image for place in places]
     assert placed == ([0, None, None, None, None] if family == "internvl" else [0] * blocks)
 
@@ -133,7 +132,7 @@ def test_crops_and_tiles_of_other_families(family, blocks):
         ("What?", ["eadp"], 0, "at least 1"),
     ],
 )
-def test_bad_questions_methods_and_budgets_are_told_what_would_be_right(pocket, question, methods, keep, says):
+def test_errors_about_questions_methods_and_budgets_say_what_is_wrong(pocket, question, methods, keep, says):
     with pytest.raises(ValueError, match=says):
         pocket.compare([SAMPLE.image], question, methods, keep)
 
@@ -149,16 +148,16 @@ def test_any_question_can_be_asked(pocket, question):
 
 
 @pytest.mark.parametrize(("command", "name"), [("show", "out.png"), ("report", "out.html")])
-def test_commands_write_what_they_say(tmp_path, command, name):
+def test_commands_write_their_files(tmp_path, command, name):
     SAMPLE.image.save(tmp_path / "scene.png")
     out = tmp_path / "new" / name
-    told = run(
+    result = run(
         command, str(tmp_path / "scene.png"), "红色 [b]?", "--keep", "0.125", "--method", "eadp,topk", "-o", str(out)
     )
-    assert told.exit_code == 0, told.output
+    assert result.exit_code == 0, result.output
     assert out.stat().st_size > 5000
-    assert "32" in told.output
-    assert "out of its world" in told.output
+    assert "32" in result.output
+    assert "mean nothing" in result.output
 
 
 @pytest.mark.parametrize(
@@ -173,18 +172,18 @@ def test_commands_write_what_they_say(tmp_path, command, name):
         (("SCENE", "What?", "-o", "out.gif"), "is written as .png"),
     ],
 )
-def test_commands_tell_what_would_be_right(tmp_path, arguments, says):
+def test_command_errors_say_what_is_wrong(tmp_path, arguments, says):
     SAMPLE.image.save(tmp_path / "scene.png")
-    (tmp_path / "notes.png").write_text("no picture")
+    (tmp_path / "notes.png").write_text("not an image")
     files = {"SCENE": str(tmp_path / "scene.png"), "NOTES": str(tmp_path / "notes.png")}
-    told = run("show", "-o", str(tmp_path / "out.png"), *(files.get(each, each) for each in arguments))
-    assert told.exit_code == 2
-    assert says in " ".join(told.output.replace("│", " ").split())
+    result = run("show", "-o", str(tmp_path / "out.png"), *(files.get(each, each) for each in arguments))
+    assert result.exit_code == 2
+    assert says in " ".join(result.output.replace("│", " ").split())
     assert not (tmp_path / "out.png").exists()
 
 
-def test_the_live_page_says_what_it_needs(monkeypatch):
+def test_the_live_page_says_which_package_it_needs(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    told = run("view")
-    assert told.exit_code == 2
-    assert "pip install 'eadp[view]'" in " ".join(told.output.replace("│", " ").split())
+    result = run("view")
+    assert result.exit_code == 2
+    assert "pip install 'eadp[view]'" in " ".join(result.output.replace("│", " ").split())

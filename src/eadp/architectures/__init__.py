@@ -1,1 +1,1 @@
-"""Known architectures without weights: configurations, processors, random models, and the memory that they need."""
+"""Known architectures without weights: configurations, processors, random models, and the memory they need."""

@@ -1,4 +1,4 @@
-"""The paper's models by their dimensions: complete configurations, without weights and without a download."""
+"""Complete configurations of the paper's models, without weights and without a download."""
 
 from __future__ import annotations
 
@@ -36,6 +36,20 @@ TINY_TOWER = {
     "num_attention_heads": 4,
     "projection_dim": 64,
 }
+TINY_SIGLIP = {
+    **SIGLIP_SO,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
+TINY_QWEN3_TOWER: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "depth": 3,
+    "num_heads": 4,
+    "deepstack_visual_indexes": [0, 1],
+}
 VICUNA_7B = {"model_type": "llama", "vocab_size": 32064, "max_position_embeddings": 4096}
 VICUNA_13B = {
     **VICUNA_7B,
@@ -49,7 +63,7 @@ NEXT_CROPS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 ONEVISION_CROPS = [[384 * rows, 384 * columns] for rows in range(1, 7) for columns in range(1, 7)]
 
 
-def _text(
+def _text_config(
     width: int, inner: int, layers: int, heads: int, key_heads: int, vocabulary: int, **other: Any
 ) -> dict[str, Any]:
     return {
@@ -73,17 +87,17 @@ def _llava(text: dict[str, Any], vision: dict[str, Any] = CLIP_L) -> PreTrainedC
     return LlavaConfig(vision_config=vision, text_config=text)
 
 
-def _llava_next(text: dict[str, Any]) -> PreTrainedConfig:
+def _llava_next(text: dict[str, Any], vision: dict[str, Any] = CLIP_L) -> PreTrainedConfig:
     from transformers import LlavaNextConfig
 
-    return LlavaNextConfig(vision_config=CLIP_L, text_config=text, image_grid_pinpoints=NEXT_CROPS)
+    return LlavaNextConfig(vision_config=vision, text_config=text, image_grid_pinpoints=NEXT_CROPS)
 
 
-def _llava_onevision(text: dict[str, Any]) -> PreTrainedConfig:
+def _llava_onevision(text: dict[str, Any], vision: dict[str, Any] = SIGLIP_SO) -> PreTrainedConfig:
     from transformers import LlavaOnevisionConfig
 
     text = {**text, "model_type": "qwen2"}
-    return LlavaOnevisionConfig(vision_config=SIGLIP_SO, text_config=text, image_grid_pinpoints=ONEVISION_CROPS)
+    return LlavaOnevisionConfig(vision_config=vision, text_config=text, image_grid_pinpoints=ONEVISION_CROPS)
 
 
 def _qwen2_5_vl(text: dict[str, Any]) -> PreTrainedConfig:
@@ -93,18 +107,18 @@ def _qwen2_5_vl(text: dict[str, Any]) -> PreTrainedConfig:
     return Qwen2_5_VLConfig(vision_config=vision, text_config=text | _mrope(1e6, 16, 24, 24))
 
 
-def _qwen3_vl(text: dict[str, Any]) -> PreTrainedConfig:
+def _qwen3_vl(text: dict[str, Any], vision: dict[str, Any] | None = None) -> PreTrainedConfig:
     from transformers import Qwen3VLConfig
 
-    vision = {"out_hidden_size": text["hidden_size"]}
+    vision = {**(vision or {}), "out_hidden_size": text["hidden_size"]}
     return Qwen3VLConfig(vision_config=vision, text_config=text | _mrope(5e6, 24, 20, 20))
 
 
-QWEN2_05B = _text(896, 4864, 24, 14, 2, 152000, tie_word_embeddings=True)
-QWEN2_3B = _text(2048, 11008, 36, 16, 2, 151936, tie_word_embeddings=True)
-QWEN2_7B = _text(3584, 18944, 28, 28, 4, 152064)
-TINY = _text(64, 128, 4, 4, 2, 8192, model_type="llama", max_position_embeddings=4096)
-QWEN3_8B = _text(4096, 12288, 36, 32, 8, 151936, head_dim=128)
+QWEN2_05B = _text_config(896, 4864, 24, 14, 2, 152000, tie_word_embeddings=True)
+QWEN2_3B = _text_config(2048, 11008, 36, 16, 2, 151936, tie_word_embeddings=True)
+QWEN2_7B = _text_config(3584, 18944, 28, 28, 4, 152064)
+TINY = _text_config(64, 128, 4, 4, 2, 8192, model_type="llama", max_position_embeddings=4096)
+QWEN3_8B = _text_config(4096, 12288, 36, 32, 8, 151936, head_dim=128)
 
 ARCHITECTURES: dict[str, Callable[[], PreTrainedConfig]] = {
     "llava-1.5-7b": lambda: _llava(VICUNA_7B),
@@ -117,7 +131,11 @@ ARCHITECTURES: dict[str, Callable[[], PreTrainedConfig]] = {
     "qwen2.5-vl-7b": lambda: _qwen2_5_vl(QWEN2_7B),
     "qwen3-vl-8b": lambda: _qwen3_vl(QWEN3_8B),
     "tiny": lambda: _llava(TINY, TINY_TOWER),
+    "tiny-llava-next": lambda: _llava_next(TINY, TINY_TOWER),
+    "tiny-llava-onevision": lambda: _llava_onevision(TINY, TINY_SIGLIP),
+    "tiny-qwen3-vl": lambda: _qwen3_vl({**TINY, "model_type": "qwen3_vl_text"}, TINY_QWEN3_TOWER),
 }
+"""Builders of configurations by name."""
 
 
 GRIDS: dict[str, list[tuple[int, int]]] = {
@@ -127,7 +145,10 @@ GRIDS: dict[str, list[tuple[int, int]]] = {
     "qwen2_5_vl": [(36, 36)],
     "qwen3_vl": [(32, 32)],
 }
-"""The tokens of one image by model type, as the paper has them: 2×2 crops and the whole; 1008² pixels; 1024² pixels."""
+"""The blocks of tokens of one image by model type, as in the paper.
+
+LLaVA-NeXT and LLaVA-OneVision: the whole image and 2×2 crops. Qwen2.5-VL: 1008² pixels. Qwen3-VL: 1024² pixels.
+"""
 
 
 CLIP_L_TEXT = {
@@ -147,9 +168,17 @@ SIGLIP_SO_TEXT = {
 
 
 def text_encoder_config(config: Any) -> PreTrainedConfig | None:
-    """The text encoder that a model's vision tower was trained with, which guides it; None where the language model's
-    embeddings do. Where the tower was shortened, so is the text encoder; a tower that is neither CLIP-L nor SigLIP-SO
-    gets one of its own width and depth."""
+    """Build the configuration of the text encoder that a model's vision tower was trained with.
+
+    If the tower was shortened, the text encoder is shortened in proportion. A tower other than CLIP-L and SigLIP-SO
+    gets a text encoder of the tower's own width and depth.
+
+    Args:
+        config: The configuration of a vision-language model.
+
+    Returns:
+        The configuration; None if the model's text guide is the embedding table of its language model.
+    """
     from transformers import CLIPTextConfig, SiglipTextConfig
 
     from eadp.models.guides import LOADERS, TOWER_FAMILIES
@@ -175,15 +204,19 @@ def build_text_encoder(config: Any) -> Any:
     return CLIPTextModel(config) if config.model_type == "clip_text_model" else SiglipTextModel(config)
 
 
-def grids_of(config: Any) -> list[tuple[int, int]]:
-    """The tokens of one image, as the paper has them."""
+def default_grids(config: Any) -> list[tuple[int, int]]:
+    """Return the grids of one image's blocks of tokens, as in the paper.
+
+    Raises:
+        ValueError: If the paper does not use this type of model.
+    """
     if config.model_type not in GRIDS:
-        raise ValueError(f"say how many tokens an image of {config.model_type} has: --grid 24x24")
+        raise ValueError(f"the number of tokens of an image is not known for {config.model_type}: give --grid 24x24")
     return GRIDS[config.model_type]
 
 
 def build_meta_model(config: Any) -> Any:
-    """Build the model of a configuration on the meta device: shapes without numbers."""
+    """Build the model of a configuration on the meta device: shapes without values."""
     import torch
     from transformers import AutoModelForImageTextToText
 
@@ -191,8 +224,15 @@ def build_meta_model(config: Any) -> Any:
         return AutoModelForImageTextToText.from_config(config)
 
 
-def config_of(name: str) -> PreTrainedConfig:
-    """The configuration of one of `ARCHITECTURES`, or of a checkpoint by its name or folder."""
+def load_config(name: str) -> PreTrainedConfig:
+    """Load a configuration.
+
+    Args:
+        name: One of `ARCHITECTURES`, the folder of a checkpoint, or its name on the hub.
+
+    Raises:
+        ValueError: If there is no such architecture or checkpoint.
+    """
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]()
     from transformers import AutoConfig
@@ -201,4 +241,4 @@ def config_of(name: str) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
         known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"{name!r} is no checkpoint that can be read, and none of {known}: {error}") from error
+        raise ValueError(f"{name!r} is neither a checkpoint that can be read nor one of {known}: {error}") from error

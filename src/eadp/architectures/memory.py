@@ -1,8 +1,8 @@
-"""Bytes that a model and one prefill take, from the configuration alone, and what the machine has.
+"""The memory of a model and of one prefill, computed from the configuration alone, and the memory of the machine.
 
-Weights and the KV cache are exact. Activations are those of the widest moment, with fused attention: a linear layer's
-inputs and outputs, what the vision tower gave and the model still holds. `tests/test_plan.py` sets them beside the
-tensors that torch really keeps.
+Weights and the KV cache are exact. Activations are an estimate of the peak with fused attention: the inputs and outputs
+of a linear layer, and the outputs of the vision tower that the model still holds. `tests/measure/test_plan.py` compares
+them with the tensors that torch really keeps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ UNITS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1 << 10, "MiB"
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes. weights: of the model and of its guide's text encoder; cache: keys and values; activations: at most."""
+    """The memory of a prefill in bytes.
+
+    Attributes:
+        weights: The model and the text encoder of its guide.
+        cache: Keys and values.
+        activations: The peak of everything else.
+    """
 
     weights: int
     cache: int
@@ -31,48 +37,68 @@ class Footprint:
 
     @property
     def total(self) -> int:
+        """The sum of weights, cache and activations."""
         return self.weights + self.cache + self.activations
 
 
-def footprint(
+def compute_footprint(
     model: Any, weights: int, grids: list[Grid], keep: int | None, text: int, dtype: torch.dtype, batch: int = 1
 ) -> Footprint:
-    """`batch` prompts of one image and `text` tokens each (answers included). model: as `build_meta_model` gives it;
-    weights: its `weight_bytes`."""
+    """Compute the memory of a prefill.
+
+    Args:
+        model: A model from `build_meta_model`.
+        weights: Its `weight_bytes`.
+        grids: The grids of the image's blocks of tokens.
+        keep: Number of visual tokens that stay; None for all.
+        text: Number of text tokens per prompt, answer included.
+        dtype: The type of cache and activations.
+        batch: Number of prompts, with one image per prompt.
+    """
     tokens = sum(prod(grid) for grid in grids)
     left = tokens if keep is None else min(keep, tokens)
-    seen = activations(model, grids, tokens + text, left + text)
-    cache = (left + text) * cache_bytes(model.config, dtype)
-    return Footprint(weights, batch * cache, batch * seen * dtype.itemsize)
+    active = count_activations(model, grids, tokens + text, left + text)
+    cache = (left + text) * cache_bytes_per_token(model.config, dtype)
+    return Footprint(weights, batch * cache, batch * active * dtype.itemsize)
 
 
 def weight_bytes(model: Any, dtype: torch.dtype) -> int:
-    """Of the model and of the text encoder that guides it."""
+    """Compute the size of the weights of a model and of the text encoder of its guide."""
     numbers = sum(weight.numel() for weight in model.parameters())
-    side = text_encoder_config(model.config)
-    if side is not None:
+    encoder = text_encoder_config(model.config)
+    if encoder is not None:
         with torch.device("meta"):
-            numbers += sum(weight.numel() for weight in build_text_encoder(side).parameters())
-        if side.model_type == "clip_text_model":
-            numbers += side.projection_dim * (side.hidden_size + model.config.vision_config.hidden_size)
+            numbers += sum(weight.numel() for weight in build_text_encoder(encoder).parameters())
+        if encoder.model_type == "clip_text_model":
+            numbers += encoder.projection_dim * (encoder.hidden_size + model.config.vision_config.hidden_size)
     return numbers * dtype.itemsize
 
 
-def cache_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Keys and values of one token in all layers."""
+def cache_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+    """Compute the size of the keys and values of one token in all layers."""
     text = config.text_config
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return 2 * text.num_hidden_layers * text.num_key_value_heads * head * dtype.itemsize
 
 
-def activations(model: Any, grids: list[Grid], length: int, left: int) -> int:
-    """Numbers alive at the widest moment of one prompt's prefill. length: of the prompt; left: after pruning.
+def count_activations(model: Any, grids: list[Grid], length: int, left: int) -> int:
+    """Estimate how many numbers are alive at the peak of one prompt's prefill.
 
-    In the tower: three rows of its hidden width and two of its inner one for each patch, or three where its MLP is
-    gated. While tokens are chosen: they in the space of the text, and again at length one, or the largest block's
-    similarity. In the language model: the prompt's embeddings and the image's features, and for each token left three
-    rows of the hidden width and three of the inner one. The LLaVA families hold every layer's output of the tower until
-    the prefill ends.
+    The peak is the largest of three:
+
+    - Vision tower: per patch, three vectors of the hidden width and two of the MLP width, or three if the MLP is gated.
+    - Selection: the visual tokens in the space of the text, and either a normalized copy of them or the similarity
+      matrix of the largest block.
+    - Language model: the embeddings of the prompt and the features of the image, and per remaining token three vectors
+      of the hidden width and three of the MLP width.
+
+    In addition, the LLaVA families hold the output of every layer of the tower until the prefill ends.
+
+    Args:
+        model: A model from `build_meta_model`.
+        grids: The grids of the image's blocks of tokens.
+        length: Number of tokens of the prompt before pruning.
+        left: Number of tokens of the prompt after pruning.
     """
     config = model.config
     vision, text = config.vision_config, config.text_config
@@ -81,24 +107,24 @@ def activations(model: Any, grids: list[Grid], length: int, left: int) -> int:
         patches = vision.spatial_merge_size**2 * tokens
         held = len(getattr(vision, "deepstack_visual_indexes", ())) * tokens * text.hidden_size
     else:
-        cells = (vision.image_size // vision.patch_size) ** 2 + (vision.model_type == "clip_vision_model")
-        patches = len(grids) * cells
+        crop = (vision.image_size // vision.patch_size) ** 2 + (vision.model_type == "clip_vision_model")
+        patches = len(grids) * crop
         held = (vision.num_hidden_layers + 1) * patches * vision.hidden_size
     gated = vision.model_type.startswith("qwen2_5_vl")
     tower = patches * (3 * vision.hidden_size + (3 if gated else 2) * vision.intermediate_size)
     prompt = (tokens + length) * text.hidden_size
-    chosen = 0
+    selection = 0
     if left < length:
-        side = text_encoder_config(config)
-        aligned = 0 if side is None else tokens * getattr(side, "projection_dim", side.hidden_size)
-        again = max(aligned, largest * (text.hidden_size + largest))
-        chosen = prompt + tokens * text.hidden_size + aligned + again
+        encoder = text_encoder_config(config)
+        aligned = 0 if encoder is None else tokens * getattr(encoder, "projection_dim", encoder.hidden_size)
+        scratch = max(aligned, largest * (text.hidden_size + largest))
+        selection = prompt + tokens * text.hidden_size + aligned + scratch
     language = prompt + 3 * left * (text.hidden_size + text.intermediate_size)
-    return held + max(tower, chosen, language)
+    return held + max(tower, selection, language)
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that can be had now: of the GPU, or of the machine within the limits of its container."""
+    """Return the free memory of a GPU, or of the machine within the limits of its container, in bytes."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -111,21 +137,36 @@ def available_memory(device: torch.device) -> int:
 
 
 def check_fits(config: Any, grids: list[Grid], dtype: torch.dtype, device: torch.device, name: str) -> None:
-    """Refuse a model that does not fit, before anything of it is allocated."""
+    """Check that a model fits into memory, before anything is allocated.
+
+    Args:
+        config: The configuration of the model.
+        grids: The grids of one image's blocks of tokens.
+        dtype: The type of the weights.
+        device: The device.
+        name: The name of the model, for the message.
+
+    Raises:
+        ValueError: If the weights and one prefill do not fit.
+    """
     model, free = build_meta_model(config), available_memory(device)
-    need = footprint(model, weight_bytes(model, dtype), grids, None, 64, dtype)
+    need = compute_footprint(model, weight_bytes(model, dtype), grids, None, 64, dtype)
     if need.total > free:
         layers = config.text_config.num_hidden_layers
         raise ValueError(
             f"{name} does not fit: in {str(dtype).removeprefix('torch.')} its weights take "
             f"{format_bytes(need.weights)} and a prefill {format_bytes(need.cache + need.activations)} more, and "
-            f"{device.type} has {format_bytes(free)} left. Shorten it from its {layers} layers with "
-            "--layers, or take a smaller dtype"
+            f"{device.type} has {format_bytes(free)} left. It has {layers} layers: shorten it with --layers, or take a "
+            "smaller dtype"
         )
 
 
 def parse_dtype(name: torch.dtype | str) -> torch.dtype:
-    """bfloat16 → torch.bfloat16."""
+    """Parse the name of a type: bfloat16 → torch.bfloat16.
+
+    Raises:
+        ValueError: If the name is not float32, bfloat16 or float16.
+    """
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if isinstance(name, torch.dtype):
         return name
@@ -134,7 +175,7 @@ def parse_dtype(name: torch.dtype | str) -> torch.dtype:
 
 
 def format_bytes(size: float) -> str:
-    """1.5 GiB."""
+    """Format a number of bytes: 1.5 GiB."""
     for unit in ("GiB", "MiB", "KiB"):
         if size >= UNITS[unit]:
             return f"{size / UNITS[unit]:,.1f} {unit}"

@@ -1,8 +1,8 @@
-"""The `eadp` command: one file a group of subcommands."""
+"""The `eadp` command. Each module holds one group of subcommands."""
 
 from __future__ import annotations
 
-from eadp.cli import evaluate, harness, look, measure, parity, serve, study  # noqa: F401 - importing them adds their commands
+from eadp.cli import evaluate, explore, harness, measure, parity, serve, study  # noqa: F401 - registers the commands
 from eadp.cli.app import app
 
 __all__ = ["app"]

@@ -1,4 +1,4 @@
-"""Evaluate: accuracy with and without pruning."""
+"""The commands `eadp eval` and `eadp suites`."""
 
 from __future__ import annotations
 
@@ -8,103 +8,134 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eadp.cli.app import EVALUATE, app, assignments, budgets, console, names, print_whole
+from eadp.cli.app import (
+    EVALUATE,
+    METHODS_HELP,
+    SET_METAVAR,
+    app,
+    get_console,
+    parse_assignments,
+    parse_budgets,
+    parse_names,
+    print_full_width,
+)
 
 if TYPE_CHECKING:
     from eadp.evaluate.suites import Benchmark, SuitePlan, SuiteResult
     from eadp.paper import PaperTable
 
 POCKET = "pocket"
-QUESTIONS = 2000
+DEFAULT_QUESTIONS = 2000
+
+SUITE_HELP = "The suite: pocket, paper-llava, paper-qwen, paper-video, or the path of a suite in JSON."
+SUITE_MODEL_HELP = (
+    "`pocket`, the folder of a checkpoint, or its name on the Hugging Face hub. Default: the model of the suite."
+)
+ONLY_HELP = "Run only these benchmarks of the suite, separated by commas. `eadp suites` lists them."
+PYTHON_HELP = "Python interpreter of the environment in which the harness is installed. Default: this one."
+OUT_HELP = "Folder for the results. A folder that already has results is continued."
 
 
 @app.command("eval", rich_help_panel=EVALUATE)
 def evaluate(
-    suite: Annotated[
-        str, typer.Argument(help="pocket, paper-llava, paper-qwen, paper-video, or the path of a suite's .json.")
+    suite: Annotated[str, typer.Argument(help=SUITE_HELP)] = "",
+    suite_option: Annotated[
+        str, typer.Option("--suite", metavar="SUITE", help="The suite, as an option instead of an argument.")
     ] = "",
-    by_option: Annotated[str, typer.Option("--suite", help="The same, as an option.")] = "",
-    model: Annotated[
-        str, typer.Option(help="pocket, the folder of a checkpoint, or its name on the hub; default: the suite's.")
-    ] = "",
-    methods: Annotated[
-        str,
-        typer.Option(help="Methods, with commas; eadp:published and eadp:paper are presets; see `eadp methods`."),
-    ] = "eadp",
+    model: Annotated[str, typer.Option(metavar="MODEL", help=SUITE_MODEL_HELP)] = "",
+    methods: Annotated[str, typer.Option(metavar="METHODS", help=METHODS_HELP)] = "eadp",
     keep: Annotated[
-        str, typer.Option(help="Budgets: counts (32) or shares (0.125), with commas; default: the paper's.")
+        str,
+        typer.Option(
+            metavar="BUDGETS",
+            help="How many visual tokens stay: counts (32) or shares (0.125), separated by commas. Default: the "
+            "budgets of the paper; for pocket 0.125,0.0625.",
+        ),
     ] = "",
     samples: Annotated[
-        int | None, typer.Option(help="How many questions of each benchmark; default: all, of pocket 2000.", min=1)
+        int | None,
+        typer.Option(metavar="COUNT", help="Questions per benchmark. Default: all; for pocket 2000.", min=1),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="An option of the methods, mu=0.3, or of one, eadp.preset=published; where attach puts tokens too: "
+            metavar=SET_METAVAR,
+            help="A setting of all methods (mu=0.3) or of one method (eadp.mu=0.3), or an option of `attach`: "
             "positions, newlines, unpad, budget_over. Can be repeated.",
         ),
     ] = None,
-    only: Annotated[str, typer.Option(help="These benchmarks of the suite, with commas; see `eadp suites`.")] = "",
-    python: Annotated[
-        str | None, typer.Option(help="Interpreter of the environment that has the harness; default: this one.")
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Prompts that lmms-eval's model answers together.", min=1)] = 1,
-    ranks: Annotated[int, typer.Option(help="Processes that share a task of lmms-eval, by torchrun.", min=1)] = 1,
+    only: Annotated[str, typer.Option(metavar="BENCHMARKS", help=ONLY_HELP)] = "",
+    python: Annotated[str | None, typer.Option(metavar="PATH", help=PYTHON_HELP)] = None,
+    batch: Annotated[int, typer.Option(metavar="COUNT", help="Prompts per batch in lmms-eval.", min=1)] = 1,
+    ranks: Annotated[
+        int, typer.Option(metavar="COUNT", help="Processes that share each lmms-eval task, through torchrun.", min=1)
+    ] = 1,
     arguments: Annotated[
         list[str] | None,
         typer.Option(
             "--arg",
-            help="What a harness's model is given besides: resolution=1008, square=pad or stretch, question=released "
-            "or harness, …; =null takes away one of the suite's. Can be repeated.",
+            metavar=SET_METAVAR,
+            help="A further argument of the model in the harness: resolution=1008, square=pad, question=harness, … "
+            "NAME=null removes an argument that the suite sets. Can be repeated.",
         ),
     ] = None,
     beside: Annotated[
-        str, typer.Option(help="Whose figures of the paper stand beside ours; default: those of the model's name.")
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="Show the paper's results of this model next to ours. Default: those of the evaluated model.",
+        ),
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="Folder of the results. One that has some is gone on with.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT_HELP)] = None,
 ) -> None:
-    """Measure accuracy with and without pruning, all methods and budgets side by side on the same questions.
+    """Measure accuracy with and without pruning, for several methods and budgets on the same questions.
 
-    `eadp eval pocket` asks the pocket model about drawn scenes. The other suites run the paper's benchmarks by
-    lmms-eval or VLMEvalKit and print the paper's figures beside. They show images and cut questions as EADP's release
-    does; `--methods eadp:published` runs the release's settings, with its μ for each benchmark.
+    The suite `pocket` asks the pocket model about drawn scenes and needs no download. The other suites run the
+    benchmarks of the paper with lmms-eval or VLMEvalKit and print the paper's results next to ours. They preprocess
+    images and questions as EADP's release does; with `--methods eadp:published` they also use its settings, including
+    its value of mu for each benchmark.
 
-    Every answer is on the disk as soon as it is known: a killed run goes on where it was, and more methods, budgets
-    or benchmarks are added to what the folder has.
+    Each answer is saved as soon as it is known. Repeat the command to continue an interrupted run, or to add methods,
+    budgets and benchmarks to a folder.
+
+    Example: eadp eval pocket --methods eadp,topk --keep 32,16 --samples 200
+
+    Example: eadp eval paper-llava --methods eadp:published --keep 64 --only GQA,POPE
     """
-    name = suite or by_option
-    if bool(suite) == bool(by_option):
+    if bool(suite) == bool(suite_option):
         raise typer.BadParameter("give one suite, as in `eadp eval pocket` or `eadp eval --suite pocket`")
+    suite = suite or suite_option
     try:
-        if name == POCKET:
-            given: dict[str, Any] = {"--only": only, "--python": python, "--arg": arguments, "--beside": beside}
-            given |= {"--batch": batch > 1, "--ranks": ranks > 1}
-            if strange := [option for option, value in given.items() if value]:
-                raise ValueError(f"{', '.join(strange)} is for suites that a harness runs, not for pocket")
-            _pocket(model or POCKET, methods, keep, samples or QUESTIONS, settings or [], out)
+        if suite == POCKET:
+            harness_only: dict[str, Any] = {"--only": only, "--python": python, "--arg": arguments, "--beside": beside}
+            harness_only |= {"--batch": batch > 1, "--ranks": ranks > 1}
+            if misplaced := [option for option, value in harness_only.items() if value]:
+                raise ValueError(f"pocket runs without a harness: leave out {', '.join(misplaced)}")
+            _run_pocket(model or POCKET, methods, keep, samples or DEFAULT_QUESTIONS, settings or [], out)
             return
         from eadp.evaluate import suites
 
-        suite_ = suites.load(name)
-        model = model or suite_.model
+        loaded = suites.load_suite(suite)
+        model = model or loaded.model
         if not model:
-            raise ValueError(f"{suite_.name} has no model of its own: give one with --model")
-        paper = suites.paper_of(beside or model)
-        if beside and paper is None:
-            raise ValueError(f"the paper has no figures of {beside!r}; see `eadp paper`")
-        benchmarks, left = suite_.choose(names(only), suites.judge())
-        chosen = suites.plan_specs(names(methods), budgets(keep), options(settings or []), model, paper)
-        out = out or Path("out") / suite_.name / Path(model).name
-        more = assignments(arguments or [])
-        _suite(
-            suites.SuitePlan(suite_, model, chosen, benchmarks, out, python, more, samples, batch, ranks), left, paper
+            raise ValueError(f"{loaded.name} has no default model: give one with --model")
+        paper_table = suites.find_paper_table(beside or model)
+        if beside and paper_table is None:
+            raise ValueError(f"the paper has no results of {beside!r}; `eadp paper` shows those that it has")
+        benchmarks, skipped = loaded.select_benchmarks(parse_names(only), suites.has_judge())
+        specs = suites.plan_specs(
+            parse_names(methods), parse_budgets(keep), parse_method_options(settings or []), model, paper_table
         )
+        out = out or Path("out") / loaded.name / Path(model).name
+        model_arguments = parse_assignments(arguments or [])
+        plan = suites.SuitePlan(loaded, model, specs, benchmarks, out, python, model_arguments, samples, batch, ranks)
+        _run_suite(plan, skipped, paper_table)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
 
 
-def _pocket(model: str, methods: str, keep: str, samples: int, settings: list[str], out: Path | None) -> None:
+def _run_pocket(model: str, methods: str, keep: str, samples: int, settings: list[str], out: Path | None) -> None:
     from rich.progress import Progress
     from transformers.utils.logging import disable_progress_bar
 
@@ -112,73 +143,79 @@ def _pocket(model: str, methods: str, keep: str, samples: int, settings: list[st
     from eadp.evaluate.journal import Journal
     from eadp.method_spec import ALL_TOKENS, BLIND, MethodSpec, build_specs
 
-    disable_progress_bar()  # that of loading weights: one bar is enough
+    disable_progress_bar()  # the bar for loading weights: one bar is enough
     out = out or Path("out/pocket")
-    chosen = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND)]
-    chosen += build_specs(names(methods), budgets(keep or "0.125,0.0625"), options(settings))
-    chosen = list({spec.key: spec for spec in chosen}.values())
-    with Journal.open(out, pocket_benchmark.identity(model)) as journal, Progress() as progress:
-        task = progress.add_task(f"{len(chosen)} settings", total=len(chosen) * samples)
-        found = pocket_benchmark.evaluate(
-            chosen, samples, progress=lambda done: progress.advance(task, done), model=model, journal=journal
+    specs = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND)]
+    specs += build_specs(parse_names(methods), parse_budgets(keep or "0.125,0.0625"), parse_method_options(settings))
+    specs = list({spec.key: spec for spec in specs}.values())
+    with Journal.open(out, pocket_benchmark.journal_settings(model)) as journal, Progress() as progress:
+        task = progress.add_task(f"{len(specs)} settings", total=len(specs) * samples)
+        report = pocket_benchmark.evaluate(
+            specs, samples, progress=lambda answers: progress.advance(task, answers), model=model, journal=journal
         )
-        written = pocket_report.write(found, out)
-    print_whole(pocket_report.as_table(found))
-    if differences := compare.against(found.outcomes):
-        print_whole(compare.as_table(differences))
-    console().print("written: " + ", ".join(str(path) for path in written))
+        written = pocket_report.write(report, out)
+    print_full_width(pocket_report.as_table(report))
+    if differences := compare.compare_with_others(report.outcomes):
+        print_full_width(compare.as_table(differences))
+    get_console().print("written: " + ", ".join(str(path) for path in written))
 
 
-def _suite(plan: SuitePlan, left: Sequence[Benchmark], paper: PaperTable | None) -> None:
+def _run_suite(plan: SuitePlan, skipped: Sequence[Benchmark], paper_table: PaperTable | None) -> None:
     from eadp.evaluate.suites.table import as_table, write
 
-    ran = with_progress(plan)
-    written, wide = write(ran, paper), console()
-    print_whole(as_table(ran, paper))
-    for each in left:
-        why = "an online judge (OPENAI_API_KEY)" if each.needs == "judge" else "a server that scores what is sent in"
-        wide.print(f"left out: {each.name}, which needs {why}; --only {each.name} runs it", highlight=False)
-    for failure in ran.failures:
-        wide.print(f"failed: {failure}", markup=False, highlight=False)
-    wide.print("written: " + ", ".join(str(path) for path in written))
-    if ran.failures:
+    result = run_with_progress(plan)
+    written, console = write(result, paper_table), get_console()
+    print_full_width(as_table(result, paper_table))
+    for benchmark in skipped:
+        need = "an online judge (OPENAI_API_KEY)" if benchmark.needs == "judge" else "a server that scores submissions"
+        console.print(
+            f"left out: {benchmark.name}, which needs {need}; --only {benchmark.name} runs it", highlight=False
+        )
+    for failure in result.failures:
+        console.print(f"failed: {failure}", markup=False, highlight=False)
+    console.print("written: " + ", ".join(str(path) for path in written))
+    if result.failures:
         raise typer.Exit(1)
 
 
-def with_progress(plan: SuitePlan) -> SuiteResult:
+def run_with_progress(plan: SuitePlan) -> SuiteResult:
+    """Run a suite and show a progress bar."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from eadp.evaluate.suites import run
+    from eadp.evaluate.suites import run_suite
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
         task = progress.add_task(plan.suite.name, total=len(plan.cells()))
-        return run(
+        return run_suite(
             plan,
-            watch=lambda cell, answers: progress.update(
+            on_progress=lambda cell, answers: progress.update(
                 task, description=f"{cell.spec} on {cell.benchmark.name}: {answers:,} answers"
             ),
-            done=lambda cell: progress.advance(task),
+            on_finished=lambda cell: progress.advance(task),
         )
 
 
 @app.command(rich_help_panel=EVALUATE)
 def suites(
-    markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown, to paste into a page.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, to paste into a page.")] = False,
 ) -> None:
-    """List the suites: which task of which harness measures a benchmark of the paper, and what that needs."""
+    """List the suites: the harness and task of each benchmark, its split, its measure, and what it needs.
+
+    Example: eadp suites
+    """
     from eadp.evaluate.suites.listing import as_markdown, as_table
 
     if markdown:
         typer.echo(as_markdown())
     else:
-        console().print(as_table())
+        get_console().print(as_table())
 
 
-def options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """mu=0.3, eadp.q=0.2 → {"": {"mu": 0.3}, "eadp": {"q": 0.2}}: options of all methods and of one."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, value in assignments(texts).items():
+def parse_method_options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Group settings by method: mu=0.3, eadp.q=0.2 gives {"": {"mu": 0.3}, "eadp": {"q": 0.2}}; "" is all methods."""
+    by_method: dict[str, dict[str, Any]] = {}
+    for name, value in parse_assignments(texts).items():
         method, _, option = name.rpartition(".")
-        found.setdefault(method, {})[option] = value
-    return found
+        by_method.setdefault(method, {})[option] = value
+    return by_method

@@ -1,4 +1,4 @@
-"""Measure: multiply-adds, time, memory."""
+"""The commands `eadp flops`, `bench` and `plan`."""
 
 from __future__ import annotations
 
@@ -8,66 +8,123 @@ from typing import Annotated
 
 import typer
 
-from eadp.cli.app import MEASURE, app, budgets, console, names
+from eadp.cli.app import MEASURE, METHODS_HELP, app, get_console, parse_budgets, parse_names
 
-MODEL = "pocket, a checkpoint's name or folder, or random:llava-1.5-7b and the like: random weights, no download."
+ARCHITECTURE_HELP = "An architecture (llava-1.5-7b, …), or the name or folder of a checkpoint."
+GRID_HELP = "Token grids of the image: 24x24, or 5*24x24 for five of them. Default: those of the paper."
 
 
 @app.command(rich_help_panel=MEASURE)
 def flops(
-    model: Annotated[
-        str, typer.Option(help="An architecture (llava-1.5-7b …) or a checkpoint's name or folder.")
-    ] = "llava-1.5-7b",
-    keep: Annotated[str, typer.Option(help="Budgets, with commas.")] = "128,64,32",
-    text: Annotated[int, typer.Option(help="Text tokens of the prompt.", min=0)] = 40,
-    words: Annotated[int, typer.Option(help="Words of the question.", min=1)] = 20,
-    grid: Annotated[str, typer.Option(help="The image's tokens, as 24x24 or 5*24x24; default: the paper's.")] = "",
-    paper: Annotated[bool, typer.Option("--paper", help="The paper's efficiency tables beside a recount.")] = False,
+    model: Annotated[str, typer.Option(metavar="MODEL", help=ARCHITECTURE_HELP)] = "llava-1.5-7b",
+    keep: Annotated[
+        str, typer.Option(metavar="COUNTS", help="Numbers of visual tokens that stay, separated by commas.")
+    ] = "128,64,32",
+    text: Annotated[int, typer.Option(metavar="COUNT", help="Text tokens in the prompt.", min=0)] = 40,
+    words: Annotated[int, typer.Option(metavar="COUNT", help="Words in the question.", min=1)] = 20,
+    grid: Annotated[str, typer.Option(metavar="GRID", help=GRID_HELP)] = "",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Print the paper's efficiency tables next to our counts instead.")
+    ] = False,
 ) -> None:
-    """Count the multiply-adds of a prefill by part, exactly, from the configuration: no weights, no download."""
+    """Count the multiply-adds of a prefill, part by part.
+
+    The counts are exact and come from the model's configuration: no weights are loaded or downloaded.
+
+    Example: eadp flops --model llava-next-7b --keep 640,320
+    """
     from eadp.measure import cost_tables
 
     if paper:
-        for table in cost_tables.beside_the_paper():
-            console().print(table)
+        for table in cost_tables.paper_tables():
+            get_console().print(table)
         return
     try:
-        console().print(cost_tables.costs(model, [int(part) for part in keep.split(",")], text, words, _grids(grid)))
+        counts = [int(part) for part in keep.split(",")]
+        get_console().print(cost_tables.cost_table(model, counts, text, words, _parse_grids(grid)))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
 
 @app.command(rich_help_panel=MEASURE)
 def bench(
-    model: Annotated[str, typer.Option(help=MODEL)] = "pocket",
-    methods: Annotated[
-        str, typer.Option(help="Methods, with commas; eadp:published is one with a preset; see `eadp methods`.")
-    ] = "eadp",
-    keep: Annotated[str, typer.Option(help="Budgets: counts (32) or shares (0.125), with commas.")] = "128,64,32",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="`pocket`, the name or folder of a checkpoint, or random:llava-1.5-7b and the like for random weights "
+            "without a download.",
+        ),
+    ] = "pocket",
+    methods: Annotated[str, typer.Option(metavar="METHODS", help=METHODS_HELP)] = "eadp",
+    keep: Annotated[
+        str,
+        typer.Option(
+            metavar="BUDGETS",
+            help="How many visual tokens stay: counts (32) or shares (0.125), separated by commas.",
+        ),
+    ] = "128,64,32",
     samples: Annotated[
-        int, typer.Option(help="Rounds that count; each is one sample that every row answers.", min=1)
+        int,
+        typer.Option(metavar="COUNT", help="Measured rounds. In each round every row answers the same sample.", min=1),
     ] = 50,
     data: Annotated[
-        Path | None, typer.Option(help='Your samples: JSONL of {"image": path, "question": text}, or a folder.')
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help='Your own samples: a JSONL file with one {"image": path, "question": text} per line, or a folder of '
+            "images, each with its question in a .txt file of the same name.",
+        ),
     ] = None,
-    question: Annotated[str | None, typer.Option(help="What to ask about a folder's pictures without a .txt.")] = None,
+    question: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The question about images in the folder that have no .txt file."),
+    ] = None,
     side: Annotated[
-        int | None, typer.Option(help="Make every picture a square of so many pixels; random: the paper's.", min=16)
+        int | None,
+        typer.Option(
+            metavar="PIXELS",
+            help="Resize every image to a square with this side. Default for random: models: the size in the paper.",
+            min=16,
+        ),
     ] = None,
-    layers: Annotated[int | None, typer.Option(help="Shorten a random: model, its tower in proportion.", min=1)] = None,
-    new_tokens: Annotated[int, typer.Option(help="Length of the answers.", min=1, max=4096)] = 16,
-    warmup: Annotated[int, typer.Option(help="Rounds before those that count.", min=1)] = 2,
-    clock: Annotated[str, typer.Option(help="wall, or cpu: CPU time, on a busy machine with --threads 1.")] = "wall",
-    threads: Annotated[int | None, typer.Option(help="Threads of torch.", min=1)] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16; auto: the checkpoint's.")] = "auto",
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; default: a GPU if there is one.")] = None,
-    accuracy: Annotated[Path | None, typer.Option(help="results.json of `eadp eval`, for the plot.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for bench.json, .csv, .md and .png.")] = Path("out/bench"),
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="COUNT",
+            help="Layers of a random: language model; its vision tower is shortened in proportion.",
+            min=1,
+        ),
+    ] = None,
+    new_tokens: Annotated[
+        int, typer.Option(metavar="COUNT", help="Length of each answer in tokens.", min=1, max=4096)
+    ] = 16,
+    warmup: Annotated[int, typer.Option(metavar="COUNT", help="Rounds before the measured ones.", min=1)] = 2,
+    clock: Annotated[
+        str,
+        typer.Option(metavar="wall|cpu", help="What is timed. Use cpu with --threads 1 on a machine that is busy."),
+    ] = "wall",
+    threads: Annotated[int | None, typer.Option(metavar="COUNT", help="Threads that torch uses.", min=1)] = None,
+    dtype: Annotated[
+        str, typer.Option(metavar="DTYPE", help="float32, bfloat16, float16, or auto for that of the checkpoint.")
+    ] = "auto",
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="cpu or cuda. Default: a GPU if there is one.")
+    ] = None,
+    accuracy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A results.json of `eadp eval`, to plot accuracy against time."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder for bench.json, bench.csv, bench.md and bench.png.")
+    ] = Path("out/bench"),
 ) -> None:
-    """Measure time, memory and multiply-adds of pruning beside the unpruned model, interleaved in one run.
+    """Measure the time, memory and multiply-adds of pruning, compared with the unpruned model.
 
-    Every row answers every sample, vision tower included, in turns. The tables give ratios to the unpruned model with
-    95 % intervals, milliseconds, and where the prefill's time goes.
+    Every row of the table answers every sample from the vision tower on, in turns within one run. The tables give
+    ratios to the unpruned model with 95 % intervals, milliseconds, and the parts of the prefill time.
+
+    Example: eadp bench --model random:llava-1.5-7b --layers 4 --methods eadp,fastv --keep 64 --samples 10
     """
     from rich.progress import Progress
 
@@ -75,52 +132,58 @@ def bench(
     from eadp.measure.bench_setup import BenchSettings, prepare
 
     settings = BenchSettings(
-        model, names(methods), budgets(keep), samples, data, question, side, layers, new_tokens, warmup
+        model, parse_names(methods), parse_budgets(keep), samples, data, question, side, layers, new_tokens, warmup
     )
     try:
         measurement = prepare(settings, clock=clock, threads=threads, dtype=dtype, device=device, accuracy=accuracy)
         for remark in measurement.remarks:
-            console().print(remark)
+            get_console().print(remark)
         with Progress() as progress:
             task = progress.add_task(model, total=measurement.runs)
             report = measurement.run(lambda: progress.advance(task))
-        written = bench_report.write(report, out, accuracy)
+        written = bench_report.write_files(report, out, accuracy)
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     for table in bench_report.as_tables(report):
-        console().print(table)
+        get_console().print(table)
     for warning in report.warnings:
-        console().print(f"[bold red]warning:[/] {warning}")
-    console().print("written: " + ", ".join(map(str, written)))
+        get_console().print(f"[bold red]warning:[/] {warning}")
+    get_console().print("written: " + ", ".join(map(str, written)))
 
 
 @app.command(rich_help_panel=MEASURE)
 def plan(
-    model: Annotated[str, typer.Option(help="An architecture (llava-1.5-7b …) or a checkpoint.")] = "llava-1.5-7b",
-    latency: Annotated[str | None, typer.Option(help="Prefill to reach, as a ratio to all tokens: 0.5x.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory to stay within: 16GiB.")] = None,
-    text: Annotated[int, typer.Option(help="Text tokens of a prompt and its answer.", min=0)] = 40,
-    words: Annotated[int, typer.Option(help="Words of the question.", min=1)] = 20,
-    grid: Annotated[str, typer.Option(help="The image's tokens, as 24x24 or 5*24x24; default: the paper's.")] = "",
-    batch: Annotated[int, typer.Option(help="Prompts at once.", min=1)] = 1,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
+    model: Annotated[str, typer.Option(metavar="MODEL", help=ARCHITECTURE_HELP)] = "llava-1.5-7b",
+    latency: Annotated[
+        str | None, typer.Option(metavar="RATIO", help="Target for the prefill, as a ratio to all tokens: 0.5x.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Limit for the memory: 16GiB.")] = None,
+    text: Annotated[int, typer.Option(metavar="COUNT", help="Text tokens in a prompt and its answer.", min=0)] = 40,
+    words: Annotated[int, typer.Option(metavar="COUNT", help="Words in the question.", min=1)] = 20,
+    grid: Annotated[str, typer.Option(metavar="GRID", help=GRID_HELP)] = "",
+    batch: Annotated[int, typer.Option(metavar="COUNT", help="Prompts per batch.", min=1)] = 1,
+    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16.")] = "bfloat16",
 ) -> None:
-    """Find the budget that reaches a latency or a memory, and what batch or context then fits. Nothing is run.
+    """Find the token budget that reaches a latency or fits into a memory, without running the model.
 
-    Latency goes by the multiply-adds of a prefill; memory is weights, KV cache and activations.
+    Latency is estimated from the multiply-adds of a prefill; memory is the sum of weights, KV cache and activations.
+    The table also says which batch size or context length then fits.
+
+    Example: eadp plan --model llava-1.5-7b --latency 0.5x --memory 16GiB
     """
     from eadp.measure import cost_tables
 
     if latency is None and memory is None:
-        raise typer.BadParameter("say what to reach: --latency 0.5x, --memory 16GiB, or both")
+        raise typer.BadParameter("give a target: --latency 0.5x, --memory 16GiB, or both")
     try:
-        console().print(cost_tables.plan(model, latency, memory, text, words, _grids(grid), batch, dtype))
+        table = cost_tables.plan_table(model, latency, memory, text, words, _parse_grids(grid), batch, dtype)
+        get_console().print(table)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
 
-def _grids(text: str) -> list[tuple[int, int]] | None:
-    """24x24, or 5*24x24 for five of them."""
+def _parse_grids(text: str) -> list[tuple[int, int]] | None:
+    """Parse "24x24" as one grid and "5*24x24" as five."""
     if not text:
         return None
     found = re.fullmatch(r"(?:(\d+)\*)?(\d+)x(\d+)", text)

@@ -1,4 +1,4 @@
-"""The command `eadp serve`: the OpenAI API with pruned images, through vLLM."""
+"""The command `eadp serve`."""
 
 from __future__ import annotations
 
@@ -7,45 +7,57 @@ from typing import Annotated
 
 import typer
 
-from eadp.cli.app import SERVE, app, assignments, budgets, console
+from eadp.cli.app import MODEL_HELP, SERVE, SET_METAVAR, app, get_console, parse_assignments, parse_budgets
 
 
 @app.command(rich_help_panel=SERVE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="pocket, the folder of a checkpoint, or its name on the hub.")],
-    keep: Annotated[str, typer.Option(help="Tokens to keep per image: a count (64) or a share (0.125).")] = "64",
-    method: Annotated[str, typer.Option(help="The method; see `eadp methods`.")] = "eadp",
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
+    keep: Annotated[
+        str, typer.Option(metavar="BUDGET", help="How many tokens of each image stay: a count (64) or a share (0.125).")
+    ] = "64",
+    method: Annotated[str, typer.Option(metavar="METHOD", help="The pruning method. See `eadp methods`.")] = "eadp",
     setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the method, or of the server: beta=3, cache_mib=64.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar=SET_METAVAR,
+            help="A setting of the method (beta=3) or of the server (cache_mib=64). Can be repeated.",
+        ),
     ] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Let requests choose keep, method and question (mm_processor_kwargs).")
+        bool,
+        typer.Option("--trust", help="Let requests set keep, method and question through mm_processor_kwargs."),
     ] = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Print the command line of the server without running it.")
     ] = False,
 ) -> None:
-    """Serve the OpenAI API with images pruned by the question, through vLLM.
+    """Serve the OpenAI API through vLLM and prune each image for the question that is asked about it.
 
-    Prints the command line and runs it. Other options are passed to vLLM: --port 8001, --tensor-parallel-size 2.
+    The command prints vLLM's command line and runs it. Options that are not listed here are passed to vLLM, for example
+    --port 8001 or --tensor-parallel-size 2.
+
+    Example: eadp serve llava-hf/llava-1.5-7b-hf --keep 64 --port 8001
     """
     from eadp.methods import get_method_class
     from eadp.serve import command, versions
 
-    more = [*context.args, *(["--trust-request-mm-kwargs"] if trust else [])]
+    vllm_options = [*context.args, *(["--trust-request-mm-kwargs"] if trust else [])]
     try:
-        budget = {"keep": budgets(keep)[0]} if get_method_class(method).takes_budget else {}
-        line = command.build_command(model, {"method": method, **budget, **assignments(setting or [])}, more)
+        budget = {"keep": parse_budgets(keep)[0]} if get_method_class(method).takes_budget else {}
+        settings = {"method": method, **budget, **parse_assignments(setting or [])}
+        line = command.build_command(model, settings, vllm_options)
     except (OSError, ValueError, TypeError) as error:
         raise typer.BadParameter(str(error)) from error
-    # rich would wrap the line, which then could not be copied.
+    # Not printed with rich, which would wrap the line and make it unfit to copy.
     print(shlex.join(line), flush=True)
     if dry:
         return
     try:
         versions.check_version()
     except RuntimeError as error:
-        console().print(str(error))
+        get_console().print(str(error))
         raise typer.Exit(2) from error
     raise typer.Exit(command.run_server(line))

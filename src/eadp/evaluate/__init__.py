@@ -1,1 +1,1 @@
-"""Does it still answer right? Benchmarks with every method and budget side by side."""
+"""Accuracy with and without pruning: benchmarks, sweeps, comparisons and adapters for evaluation harnesses."""

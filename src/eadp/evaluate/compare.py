@@ -1,4 +1,4 @@
-"""Whether a difference between two runs is significant: paired on the same samples, with a bootstrap interval."""
+"""Paired comparison of two runs on the same samples, with a bootstrap interval."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from eadp.evaluate.scores import ScoredRun, runs
+from eadp.evaluate.scores import ScoredRun, load_runs
 from eadp.method_spec import ALL_TOKENS
 from eadp.utils.statistics import paired_difference
 
@@ -20,8 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean score of a minus that of b over the same samples, with its 95 % interval. Scores up to 1 are in points of
-    a hundred."""
+    """The difference of two mean scores over the same samples.
+
+    Scores between 0 and 1 are given in percent.
+
+    Attributes:
+        a: The name of the first run.
+        b: The name of the second run.
+        samples: The number of samples.
+        mean_a: The mean score of a.
+        mean_b: The mean score of b.
+        difference: `mean_a - mean_b`.
+        low: The lower end of the 95 % interval of the difference.
+        high: The upper end of the 95 % interval of the difference.
+    """
 
     a: str
     b: str
@@ -34,11 +46,12 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out 0: significant at 95 %, without a correction for several comparisons."""
+        """Whether the interval excludes 0: significant at 95 %, without a correction for several comparisons."""
         return self.low > 0 or self.high < 0
 
     @property
     def sentence(self) -> str:
+        """The result in one sentence."""
         on = f"on the same {self.samples:,} samples"
         if self.difference == self.low == self.high == 0:
             return f"{self.a} and {self.b} score the same on each of the same {self.samples:,} samples."
@@ -55,91 +68,111 @@ class Difference:
         return f"{better} is {gap}: significant at 95 %, uncorrected."
 
 
-def difference(a: ScoredRun, b: ScoredRun, common: bool = False) -> Difference:
-    """Compare two runs. common: on the samples that both have, instead of refusing where one has others."""
-    shared = [sample for sample in a.scores if sample in b.scores and _same(a.asked[sample], b.asked[sample])]
+def compare_runs(a: ScoredRun, b: ScoredRun, common: bool = False) -> Difference:
+    """Compare the scores of two runs, sample by sample.
+
+    Args:
+        a: The first run.
+        b: The second run.
+        common: Compare the samples that both runs have. Otherwise both must have the same samples.
+
+    Raises:
+        ValueError: If the runs do not have the same samples, or none in common.
+    """
+    shared = [s for s in a.scores if s in b.scores and _same_question(a.questions[s], b.questions[s])]
     if not shared or (not common and not len(shared) == len(a.scores) == len(b.scores)):
         raise ValueError(
             f"{a.name} has {len(a.scores):,} samples and {b.name} {len(b.scores):,}, of which {len(shared):,} match: "
-            "a paired comparison needs the same samples. Finish the shorter run, or compare what both have (--common)"
+            "a paired comparison needs the same samples. Finish the shorter run, or compare those that both have with "
+            "--common"
         )
-    return paired(a.name, b.name, [a.scores[sample] for sample in shared], [b.scores[sample] for sample in shared])
+    return compare_scores(a.name, b.name, [a.scores[s] for s in shared], [b.scores[s] for s in shared])
 
 
-def paired(name_a: str, name_b: str, a: Sequence[float], b: Sequence[float]) -> Difference:
-    """Two lists of scores, sample by sample."""
-    by = scale([*a, *b])
-    found = [by * figure for figure in paired_difference(a, b)]
-    return Difference(name_a, name_b, len(a), by * sum(a) / len(a), by * sum(b) / len(b), *found)
+def compare_scores(name_a: str, name_b: str, a: Sequence[float], b: Sequence[float]) -> Difference:
+    """Compare two lists of scores of the same samples, in the same order."""
+    scale = percent_scale([*a, *b])
+    difference, low, high = (scale * value for value in paired_difference(a, b))
+    return Difference(name_a, name_b, len(a), scale * sum(a) / len(a), scale * sum(b) / len(b), difference, low, high)
 
 
-def scale(scores: Iterable[float]) -> int:
-    """Shares are told in points of a hundred, other scores as they are."""
+def percent_scale(scores: Iterable[float]) -> int:
+    """Return 100 if all scores lie between 0 and 1, so that they are shown in percent, and 1 otherwise."""
     return 100 if all(0 <= score <= 1 for score in scores) else 1
 
 
-def against(outcomes: Iterable[Outcome], method: str = "eadp") -> list[Difference]:
-    """The method at each budget against all tokens and against every other setting at that budget, each pair once."""
+def compare_with_others(outcomes: Iterable[Outcome], method: str = "eadp") -> list[Difference]:
+    """Compare a method with all tokens and, at each budget, with every other setting. Each pair occurs once."""
     every = list(outcomes)
-    found, done = [], []
+    differences, compared = [], []
     for ours in (outcome for outcome in every if outcome.spec.method == method):
-        done.append(ours)
-        there = [o for o in every if not any(o is each for each in done)]
-        others = [o for o in there if o.spec.method == ALL_TOKENS or o.spec.keep == ours.spec.keep]
-        found += [paired(str(ours.spec), str(other.spec), ours.right, other.right) for other in others]
-    return found
+        compared.append(ours)
+        remaining = [o for o in every if not any(o is each for each in compared)]
+        others = [o for o in remaining if o.spec.method == ALL_TOKENS or o.spec.keep == ours.spec.keep]
+        differences += [compare_scores(str(ours.spec), str(o.spec), ours.right, o.right) for o in others]
+    return differences
 
 
-def pairs(a: str, b: str) -> list[tuple[ScoredRun, ScoredRun]]:
-    """What `eadp compare A B` compares. A and B are SOURCE or SOURCE:WORDS; B may be :WORDS, of the same source.
+def find_pairs(a: str, b: str) -> list[tuple[ScoredRun, ScoredRun]]:
+    """Find the pairs of runs that `eadp compare A B` compares.
 
-    Words choose the runs that have them all in their names: "eadp keep=0.125", "topk". One run on each side is a pair;
-    of several, those that are called the same but for the words: eadp and topk at each budget, two methods on each
-    benchmark.
+    Words select the runs that have all of them in their names: "eadp keep=0.125", "topk". If each side has one run,
+    they are the pair. Otherwise runs are paired whose names are equal apart from the words, for example "eadp" and
+    "topk" at each budget, or two methods on each benchmark.
+
+    Args:
+        a: SOURCE or SOURCE:WORDS. A source is whatever `load_runs` reads.
+        b: The same; or :WORDS for runs of the same source.
+
+    Raises:
+        ValueError: If a source has no such run, or no run of a has a partner in b.
     """
-    source_a, words_a = _split(a)
-    source_b, words_b = _split(b) if not b.startswith(":") else (source_a, b[1:])
-    found_a, found_b = _chosen(source_a, words_a), _chosen(source_b, words_b)
-    if len(found_a) == len(found_b) == 1:
-        found = list(zip(found_a.values(), found_b.values(), strict=True))
+    source_a, words_a = _split_source(a)
+    source_b, words_b = _split_source(b) if not b.startswith(":") else (source_a, b[1:])
+    runs_a, runs_b = _select_runs(source_a, words_a), _select_runs(source_b, words_b)
+    if len(runs_a) == len(runs_b) == 1:
+        pairs = list(zip(runs_a.values(), runs_b.values(), strict=True))
     else:
-        found = [(run, found_b[rest]) for rest, run in found_a.items() if rest in found_b]
-    if not found:
-        names_a, names_b = (", ".join(run.name for run in each.values()) for each in (found_a, found_b))
-        raise ValueError(f"no pair among {names_a} of {a} and {names_b} of {b}: name one of each, as in SOURCE:NAME")
+        pairs = [(run, runs_b[other_words]) for other_words, run in runs_a.items() if other_words in runs_b]
+    if not pairs:
+        names_a, names_b = (", ".join(run.name for run in runs.values()) for runs in (runs_a, runs_b))
+        raise ValueError(
+            f"no pair among {names_a} of {a} and {names_b} of {b}: select one run of each, as in SOURCE:NAME"
+        )
     if source_a == source_b:
-        return found
-    return [(_of(source_a, run_a), _of(source_b, run_b)) for run_a, run_b in found]
+        return pairs
+    return [(_name_source(source_a, run_a), _name_source(source_b, run_b)) for run_a, run_b in pairs]
 
 
-def _split(text: str) -> tuple[Path, str]:
+def _split_source(text: str) -> tuple[Path, str]:
     source, _, words = (text, "", "") if Path(text).exists() else text.partition(":")
     return Path(source), words
 
 
-def _chosen(source: Path, wanted: str) -> dict[str, ScoredRun]:
-    """The runs of a source that have all the words in their names, by what else is in them."""
-    every, words = runs(source), set(wanted.split())
-    found = {
+def _select_runs(source: Path, text: str) -> dict[str, ScoredRun]:
+    """Select the runs that have all words of the text in their names, by the other words of their names."""
+    every, words = load_runs(source), set(text.split())
+    selected = {
         " ".join(word for word in name.split() if word not in words): run
         for name, run in every.items()
         if words <= set(name.split())
     }
-    if not found:
-        raise ValueError(f"{source} has no run {wanted!r}; it has: {', '.join(every)}")
-    return found
+    if not selected:
+        raise ValueError(f"{source} has no run {text!r}; it has: {', '.join(every)}")
+    return selected
 
 
-def _of(source: Path, run: ScoredRun) -> ScoredRun:
-    """With its source in its name."""
+def _name_source(source: Path, run: ScoredRun) -> ScoredRun:
+    """Add the source to the name of a run."""
     return replace(run, name=f"{source}:{run.name}" if run.name else str(source))
 
 
-def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+def _same_question(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return all(a[field] == b[field] for field in a.keys() & b.keys())
 
 
 def as_table(differences: Sequence[Difference]) -> Table:
+    """Build the table that `eadp compare` prints, with one row per difference."""
     table = Table(box=box.SIMPLE_HEAD, caption="significant: at 95 %, uncorrected")
     for column in ("A", "B"):
         table.add_column(column)

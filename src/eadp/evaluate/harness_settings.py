@@ -1,4 +1,4 @@
-"""What a harness's model is: a checkpoint under a method, and what it is shown and asked."""
+"""The settings of the model that a harness evaluates: checkpoint, method, and preprocessing."""
 
 from __future__ import annotations
 
@@ -9,33 +9,38 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from eadp.evaluate.media import MEAN, SQUARES, check_colour
-from eadp.evaluate.wording import QUESTIONS
+from eadp.evaluate.media import MEAN, SQUARES, parse_colour
+from eadp.evaluate.wording import GUIDING_QUESTIONS
 from eadp.method_spec import PRESET, MethodSpec, build_method, parse_method
 from eadp.methods import NoPruning
 
-NAMED = ("resolution", "square", "pad_colour", "question", "sign")
-"""What the name of the settings tells besides the method and its options, where it is not as usual."""
+FIELDS_IN_NAME = ("resolution", "square", "pad_colour", "question", "sign")
+"""The fields that `HarnessSettings.name` contains if they differ from their defaults."""
 
 
 @dataclass(frozen=True)
 class HarnessSettings:
-    """What is run.
+    """The settings of the model that a harness evaluates.
 
-    pretrained:  `pocket`, the folder of a checkpoint, or its name on the hub.
-    method:      a method's name; `none` for all tokens.
-    options:     keep, coverage, preset, further settings of the method, and where `attach` puts its tokens (PLACING).
-    resolution:  side in pixels of the square that every image becomes; Qwen, and LLaVA-NeXT, where it is one of the
-                 sizes that the model cuts into crops. None: each in its own size.
-    square:      how it becomes one: "stretch", or "pad" the shorter side, before the resizing if there is any; "crops":
-                 LLaVA-NeXT is left that one size, as released with EADP and CDPruner: the whole image is stretched, its
-                 crops are filled up with black, and no token of theirs is cropped away.
-    pad_colour:  "mean" of the image processor, as LLaVA pads, or a colour: black, #7f7f7f.
-    question:    what guides pruning: "harness": all that is asked; "released": without the line that asks for a
-                 single word or phrase, as in EADP's release. The model reads that line either way.
-    frames:      how many frames are taken of a clip, evenly.
-    llava_video: the checkpoint is LLaVA-Video in LLaVA-OneVision's classes.
-    guide, sign: the checkpoint of the text encoder, and its sign, where they are not the family's.
+    Attributes:
+        pretrained: `pocket`, the folder of a checkpoint, or its name on the hub.
+        method: The name of a method; `none` keeps all tokens.
+        options: The budget (keep), the preset, other settings of the method, and options of `attach`
+            (`ATTACH_OPTIONS`).
+        resolution: The side in pixels of the square to which every image is resized. It works for Qwen, and for
+            LLaVA-NeXT if it is one of the sizes that the model cuts into crops. None keeps the size of each image.
+        square: How an image becomes a square. "stretch" stretches it. "pad" pads its shorter side before any resizing.
+            "crops" leaves LLaVA-NeXT a single size, as in the releases of EADP and CDPruner: the full image is
+            stretched to it, its crops are padded with black, and none of their tokens is removed.
+        pad_colour: "mean" for the mean colour of the image processor, as LLaVA pads, or a colour such as "black" or
+            "#7f7f7f".
+        question: What guides pruning. "harness" is the full question. "released" removes the request for a single
+            word or phrase, as EADP's release does. The model reads the full prompt either way.
+        frames: The number of frames per video, evenly spaced.
+        llava_video: Whether the checkpoint is LLaVA-Video in the classes of LLaVA-OneVision.
+        guide: The checkpoint of the text encoder; None for that of the family.
+        sign: The sign of the text encoder's similarities; None for that of the family.
+        dtype: The dtype of the weights; "auto" for that of the checkpoint.
     """
 
     pretrained: str
@@ -52,25 +57,32 @@ class HarnessSettings:
     dtype: str = "auto"
 
     @classmethod
-    def of(cls, **arguments: Any) -> HarnessSettings:
-        """From arguments in a row, as they stand on a command line: whatever is not a field is an option, and
-        method=eadp:published is the method with the option preset=published."""
-        own = {each.name for each in fields(cls)} - {"options"}
-        given = {name: _value(value) for name, value in arguments.items() if name not in own}
-        method, options = parse_method(arguments.get("method", cls.method), given)
-        others = {name: value for name, value in arguments.items() if name in own}
-        return cls(**{**others, "method": method}, options=options)
+    def from_arguments(cls, **arguments: Any) -> HarnessSettings:
+        """Build settings from the arguments of a command line.
+
+        Args:
+            **arguments: Fields of this class; all others become `options`. A method may have its preset in its name
+                ("eadp:published"), and lists may be written as JSON.
+
+        Raises:
+            ValueError: If a method, an option or a value is unknown.
+        """
+        field_names = {each.name for each in fields(cls)} - {"options"}
+        other = {name: _parse_list(value) for name, value in arguments.items() if name not in field_names}
+        method, options = parse_method(arguments.get("method", cls.method), other)
+        own = {name: value for name, value in arguments.items() if name in field_names}
+        return cls(**{**own, "method": method}, options=options)
 
     def __post_init__(self) -> None:
         if self.frames < 1:
             raise ValueError(f"frames must be at least 1, got {self.frames}")
-        for name, value, known in (("square", self.square, SQUARES), ("question", self.question, QUESTIONS)):
+        for name, value, known in (("square", self.square, SQUARES), ("question", self.question, GUIDING_QUESTIONS)):
             if value not in known:
-                raise ValueError(f"{name} is one of {', '.join(known)}, got {value!r}")
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         if self.pad_colour != MEAN:
-            check_colour(self.pad_colour)
+            parse_colour(self.pad_colour)
             if self.square != "pad":
-                raise ValueError(f"pad_colour={self.pad_colour} goes with square=pad: {self.square} fills nothing up")
+                raise ValueError(f"pad_colour={self.pad_colour} needs square=pad: {self.square} does not pad")
         if self.spec is not None:
             build_method(self.spec)
 
@@ -80,26 +92,28 @@ class HarnessSettings:
         if self.method == NoPruning.name:
             if self.options:
                 raise ValueError(
-                    f"method={self.method} keeps all tokens: there is nothing to set, got {', '.join(self.options)}"
+                    f"method={self.method} keeps all tokens and has no settings: leave out {', '.join(self.options)}"
                 )
             return None
-        wanted = dict(self.options)
-        return MethodSpec(self.method, wanted.pop("keep", None), wanted)
+        options = dict(self.options)
+        return MethodSpec(self.method, options.pop("keep", None), options)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the settings as JSON values."""
         return {**asdict(self), "options": dict(self.options)}
 
     @property
     def name(self) -> str:
-        """For a folder of results: the checkpoint, the method with its preset, and whatever else is not as usual."""
-        base = Path(self.pretrained).name
+        """A name for a folder of results: the checkpoint, the method with its preset, and what is not a default."""
+        checkpoint = Path(self.pretrained).name
         method = NoPruning.name if self.spec is None else self.spec.name
-        usual = {each.name: each.default for each in fields(self)}
-        given = {name: value for name, value in self.options.items() if name != PRESET}
-        given |= {name: getattr(self, name) for name in NAMED if getattr(self, name) != usual[name]}
-        return re.sub(r"[^\w.-]+", "-", "-".join([base, method, *(f"{n}{v}" for n, v in given.items())])).strip("-")
+        defaults = {each.name: each.default for each in fields(self)}
+        changed = {name: value for name, value in self.options.items() if name != PRESET}
+        changed |= {name: getattr(self, name) for name in FIELDS_IN_NAME if getattr(self, name) != defaults[name]}
+        words = [checkpoint, method, *(f"{name}{value}" for name, value in changed.items())]
+        return re.sub(r"[^\w.-]+", "-", "-".join(words)).strip("-")
 
 
-def _value(value: Any) -> Any:
-    """[8,16,24] → the list; the rest as it is."""
+def _parse_list(value: Any) -> Any:
+    """Parse "[8,16,24]" as a list, and return other values unchanged."""
     return json.loads(value) if isinstance(value, str) and value.startswith("[") else value

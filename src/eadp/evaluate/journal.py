@@ -1,4 +1,4 @@
-"""A folder of results that survives a kill: a manifest, and one line of JSON for each sample as soon as it is known."""
+"""A folder of results that survives a kill: a manifest, and one line of JSON per sample, written at once."""
 
 from __future__ import annotations
 
@@ -15,48 +15,66 @@ from eadp.utils.files import create_file, replace_file
 
 MANIFEST = "manifest.json"
 FORMAT = 2
-"""Of the records: since 2 they say what the language model was sent beside what was kept."""
+"""The version of the records. Since version 2 they have the tokens that the language model was sent."""
 
 Record = dict[str, Any]
 
 
 class Journal:
-    """A folder of results: manifest.json, and samples.jsonl with one JSON object a line. One writer at a time.
+    """A folder of results with manifest.json and samples.jsonl, which has one JSON object per line.
 
-    A run of several processes gives each its rank; rank r > 0 writes samples-<r>.jsonl. Every reader sees all of them.
+    Only one process may write to samples.jsonl at a time. If a run has several processes, each opens the journal with
+    its rank, and rank r > 0 writes to samples-r.jsonl. Readers see the records of all ranks.
+
+    Use `Journal.open`, preferably in a `with` statement.
+
+    Attributes:
+        folder: The folder.
+        manifest: The content of manifest.json: settings, versions, and when the run was started and resumed.
     """
 
     def __init__(self, folder: Path, manifest: Record, descriptor: int):
-        """Use Journal.open."""
         self.folder, self.manifest = folder, manifest
         self._descriptor: int | None = descriptor
-        self._known = {record["key"]: record for record in _records(folder)}
+        self._records = {record["key"]: record for record in _read_records(folder)}
 
     @classmethod
     def open(cls, folder: Path, settings: Record, *, rank: int = 0) -> Journal:
-        """Start a folder, or go on with one of the same settings. A torn last line of a killed run is dropped."""
+        """Create a journal, or continue one with the same settings.
+
+        An incomplete last line, left by a killed run, is removed.
+
+        Args:
+            folder: The folder; it is created if needed.
+            settings: What all records have in common, as JSON values.
+            rank: The rank of this process.
+
+        Raises:
+            ValueError: If the folder has other settings, another format or no manifest, or if another process is
+                writing to it.
+        """
         folder = Path(folder)
         settings = _as_json(settings)
         folder.mkdir(parents=True, exist_ok=True)
         samples = folder / (f"samples-{rank}.jsonl" if rank else "samples.jsonl")
         if samples.exists() and not (folder / MANIFEST).exists():
-            raise ValueError(f"{folder} has samples but no {MANIFEST} that says what they are: give another folder")
-        started = _start(folder, settings)
-        manifest = _manifest(folder)
+            raise ValueError(f"{folder} has samples but no {MANIFEST} that describes them: give another folder")
+        is_new = _create_manifest(folder, settings)
+        manifest = _read_manifest(folder)
         if manifest.get("format", 1) != FORMAT:
             raise ValueError(
-                f"{folder} was begun by another version of eadp, whose records have other fields: give another folder"
+                f"{folder} was written by another version of eadp, whose records have other fields: give another folder"
             )
         if manifest["settings"] != settings:
             raise ValueError(
-                f"{folder} holds results of other settings ({_difference(manifest['settings'], settings)}): give "
-                "another folder, or the same settings to go on with it"
+                f"{folder} has results with other settings ({_describe_difference(manifest['settings'], settings)}): "
+                "give another folder, or the same settings to continue it"
             )
         descriptor = os.open(samples, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             _lock(descriptor, folder)
-            os.ftruncate(descriptor, _whole(samples.read_bytes()))
-            if not started and not rank:
+            os.ftruncate(descriptor, _length_of_complete_lines(samples.read_bytes()))
+            if not is_new and not rank:
                 manifest["resumed"].append(provenance())
                 replace_file(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
             return cls(folder, manifest, descriptor)
@@ -66,40 +84,49 @@ class Journal:
 
     @staticmethod
     def read(folder: Path) -> tuple[Record, list[Record]]:
-        """Manifest and records, by anyone, also while a run is writing."""
-        return _manifest(Path(folder)), list({record["key"]: record for record in _records(Path(folder))}.values())
+        """Return the manifest and the records of all ranks. This is safe while a run is writing.
+
+        Raises:
+            ValueError: If the folder has no manifest, or a line is not a record.
+        """
+        records = {record["key"]: record for record in _read_records(Path(folder))}
+        return _read_manifest(Path(folder)), list(records.values())
 
     def add(self, key: str, record: Record) -> None:
-        """Record a sample; it is on the disk when this returns."""
+        """Add the record of one sample. It is on disk when this returns.
+
+        Raises:
+            ValueError: If the key is already used, the record is not JSON, or the journal is closed.
+        """
         self.extend([(key, record)])
 
     def extend(self, records: Iterable[tuple[str, Record]]) -> None:
-        """Record several samples, with one wait for the disk."""
+        """Add several records and wait for the disk only once. Raises the errors of `add`."""
         if self._descriptor is None:
-            raise ValueError(f"the journal in {self.folder} is closed")
+            raise ValueError(f"the journal in {self.folder} is closed: open it again to add records")
         new: dict[str, Record] = {}
         for key, record in records:
-            if key in self._known or key in new:
-                raise ValueError(f"{key!r} is already in {self.folder}: a sample is recorded once")
+            if key in self._records or key in new:
+                raise ValueError(f"{key!r} is already in {self.folder}: each sample can be recorded once")
             new[key] = {"key": key, **_as_json(record)}
         _append(self._descriptor, "".join(json.dumps(record) + "\n" for record in new.values()).encode())
-        self._known.update(new)
+        self._records.update(new)
 
     def records(self) -> list[Record]:
-        """All records, those of the other ranks too, as they are on the disk now."""
+        """Return all records that are on disk now, including those of other ranks."""
         return self.read(self.folder)[1]
 
     def __contains__(self, key: str) -> bool:
-        return key in self._known
+        return key in self._records
 
     def __getitem__(self, key: str) -> Record:
-        return self._known[key]
+        return self._records[key]
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._records)
 
     def close(self) -> None:
-        """Let the next writer in."""
+        """Close the journal so that another process can write to it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -112,15 +139,15 @@ class Journal:
 
 
 def _lock(descriptor: int, folder: Path) -> None:
-    """Ours until it is closed or this process dies, however it dies."""
+    """Lock a file until it is closed or this process ends, even if it is killed."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ValueError(f"another run is writing into {folder}: wait for it, or give another folder") from None
+        raise ValueError(f"another run is writing to {folder}: wait for it, or give another folder") from None
 
 
 def _append(descriptor: int, data: bytes) -> None:
-    """All of the data or none of it, so that a full disk leaves no half line for the next one to run into."""
+    """Append all of the data or nothing, so that a full disk leaves no incomplete line before the next one."""
     end = os.fstat(descriptor).st_size
     try:
         while data:
@@ -131,10 +158,10 @@ def _append(descriptor: int, data: bytes) -> None:
         raise
 
 
-def _records(folder: Path) -> Iterable[Record]:
+def _read_records(folder: Path) -> Iterable[Record]:
     for path in [folder / "samples.jsonl", *sorted(folder.glob("samples-*.jsonl"))]:
         data = path.read_bytes() if path.exists() else b""
-        for number, line in enumerate(data[: _whole(data)].splitlines(), start=1):
+        for number, line in enumerate(data[: _length_of_complete_lines(data)].splitlines(), start=1):
             try:
                 record = json.loads(line)
                 record["key"]
@@ -143,20 +170,19 @@ def _records(folder: Path) -> Iterable[Record]:
             yield record
 
 
-def _whole(data: bytes) -> int:
-    """How many bytes are whole lines; what a killed run was writing comes behind them."""
+def _length_of_complete_lines(data: bytes) -> int:
     return data.rfind(b"\n") + 1
 
 
-def _manifest(folder: Path) -> Record:
+def _read_manifest(folder: Path) -> Record:
     path = folder / MANIFEST
     if not path.exists():
         raise ValueError(f"{folder} has no {MANIFEST}: it is not a folder of results")
     return json.loads(path.read_text())
 
 
-def _start(folder: Path, settings: Record) -> bool:
-    """Write the manifest unless there is one; whether it was written. Of several ranks one writes."""
+def _create_manifest(folder: Path, settings: Record) -> bool:
+    """Write the manifest and return True, unless there is one already. Of several ranks one writes it."""
     if (folder / MANIFEST).exists():
         return False
     manifest = {**provenance(), "settings": settings, "seed": settings.get("seed"), "format": FORMAT, "resumed": []}
@@ -164,13 +190,13 @@ def _start(folder: Path, settings: Record) -> bool:
 
 
 def _as_json(content: Record) -> Record:
-    """What reading it back will give: lists for tuples, names for numbers as keys."""
+    """Convert to what reading the JSON will give: lists instead of tuples, strings as keys."""
     try:
         return json.loads(json.dumps(content, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"only what JSON can hold can be recorded: {error}") from None
+        raise ValueError(f"a journal can only hold JSON values: {error}") from None
 
 
-def _difference(there: Record, here: Record) -> str:
-    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
+def _describe_difference(recorded: Record, given: Record) -> str:
+    names = [name for name in {**recorded, **given} if recorded.get(name) != given.get(name)]
+    return "; ".join(f"{name}: {recorded.get(name)!r} in the folder, {given.get(name)!r} given" for name in names)

@@ -1,4 +1,4 @@
-"""Ask every question once: what the journal knows is not asked again; what it took is written beside the results."""
+"""A model that answers each request once: known answers come from a journal, and a summary is written at the end."""
 
 from __future__ import annotations
 
@@ -18,67 +18,98 @@ from eadp.evaluate.provenance import provenance
 from eadp.evaluate.pruned_model import Conversation, PrunedModel
 from eadp.utils.files import replace_file
 
-MEANS = ("tokens", "sent", "tokens_before", "layer_mean", "new_tokens")
-"""What of a record is averaged over the samples."""
+AVERAGED_FIELDS = ("tokens", "sent", "tokens_before", "layer_mean", "new_tokens")
+"""The fields of a record that a summary averages over the samples."""
 
 
 @dataclass(frozen=True)
 class EvalRequest:
-    """key: names the sample in the journal. read: gives the conversation; called only where it has to be answered."""
+    """One question of a harness.
+
+    Attributes:
+        key: Identifies the sample in the journal.
+        task: The task that the sample belongs to.
+        load: Loads the conversation; called only if the request has to be answered.
+        generation: Options for generating the answer, such as max_new_tokens.
+    """
 
     key: str
     task: str
-    read: Callable[[], Conversation]
-    wishes: Mapping[str, Any]
+    load: Callable[[], Conversation]
+    generation: Mapping[str, Any]
 
 
-def digest(*parts: Any) -> str:
-    """A short name for what was asked."""
+def hash_content(*parts: Any) -> str:
+    """Return a short hash of JSON values, for the key of a request."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
 class JournaledModel:
-    """A model, and a record of every answer by the key of its request: found in the journal, or given now."""
+    """A model with a journal of its answers.
+
+    Attributes:
+        model: The model.
+        journal: The journal; without one, answers are kept in memory only.
+        records: The records of all requests so far, by their keys.
+        new_keys: The keys of the requests that the model answered, rather than the journal.
+    """
 
     def __init__(self, model: PrunedModel, journal: Journal | None = None) -> None:
         self.model, self.journal = model, journal
         self.records: dict[str, Record] = {}
-        self.new: set[str] = set()
+        self.new_keys: set[str] = set()
 
     def answer(
-        self, requests: Sequence[EvalRequest], batch: int = 1, progress: Callable[[int], Any] = lambda answered: None
+        self, requests: Sequence[EvalRequest], batch: int = 1, progress: Callable[[int], Any] = lambda answers: None
     ) -> list[Record]:
-        """The record of each request. Those with the same wishes are answered together, `batch` at a time."""
-        found = [request.key for request in requests if self.journal is not None and request.key in self.journal]
-        self.records.update((key, self.journal[key]) for key in found if self.journal is not None)
-        progress(len(found))
-        alike: dict[str, dict[str, EvalRequest]] = defaultdict(dict)
+        """Return the record of each request.
+
+        Args:
+            requests: The requests. Those with the same generation options are answered together.
+            batch: The number of prompts per batch.
+            progress: Called with the number of new answers.
+        """
+        known = [request.key for request in requests if self.journal is not None and request.key in self.journal]
+        self.records.update((key, self.journal[key]) for key in known if self.journal is not None)
+        progress(len(known))
+        groups: dict[str, dict[str, EvalRequest]] = defaultdict(dict)
         for request in requests:
             if request.key not in self.records:
-                alike[digest(request.wishes)][request.key] = request
-        for group in alike.values():
-            left = list(group.values())
-            for start in range(0, len(left), batch):
-                self._ask(left[start : start + batch])
-                progress(len(left[start : start + batch]))
+                groups[hash_content(request.generation)][request.key] = request
+        for group in groups.values():
+            unanswered = list(group.values())
+            for start in range(0, len(unanswered), batch):
+                self._answer_batch(unanswered[start : start + batch])
+                progress(len(unanswered[start : start + batch]))
         return [self.records[request.key] for request in requests]
 
-    def _ask(self, requests: Sequence[EvalRequest]) -> None:
-        answers = self.model.answer([request.read() for request in requests], requests[0].wishes)
-        given = [
+    def _answer_batch(self, requests: Sequence[EvalRequest]) -> None:
+        answers = self.model.answer([request.load() for request in requests], requests[0].generation)
+        new = [
             (request.key, {"task": request.task, **asdict(answer)})
             for request, answer in zip(requests, answers, strict=True)
         ]
         if self.journal is not None:
-            self.journal.extend(given)
-        self.records.update((key, {"key": key, **record}) for key, record in given)
-        self.new.update(key for key, _ in given)
+            self.journal.extend(new)
+        self.records.update((key, {"key": key, **record}) for key, record in new)
+        self.new_keys.update(key for key, _ in new)
 
 
-def write(folder: Path, settings: HarnessSettings, records: Sequence[Record], new: int, harness: str) -> list[Path]:
-    """<time>_eadp.json: what was run, tokens and times over all and by task; <time>_eadp_samples.jsonl: by sample.
+def write_summary(
+    folder: Path, settings: HarnessSettings, records: Sequence[Record], new: int, harness: str
+) -> list[Path]:
+    """Write what was run with its token counts and times, and all records.
 
-    new: how many of the records were answered in this run; the others came from a journal.
+    Args:
+        folder: Where <time>_eadp.json (the summary, overall and per task) and <time>_eadp_samples.jsonl (the records)
+            are written.
+        settings: The settings of the run.
+        records: The records.
+        new: How many of the records were answered in this run, rather than taken from the journal.
+        harness: The name and version of the harness.
+
+    Returns:
+        The paths of the two files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     stamp = datetime.now().strftime("%Y%m%d_%H%M%S_%f")
@@ -89,9 +120,9 @@ def write(folder: Path, settings: HarnessSettings, records: Sequence[Record], ne
         "harness": harness,
         **provenance(),
         "settings": settings.as_json(),
-        **totals(records),
+        **summarize(records),
         "answered_now": new,
-        "tasks": {task: totals(of) for task, of in sorted(by_task.items())},
+        "tasks": {task: summarize(task_records) for task, task_records in sorted(by_task.items())},
     }
     lines = "".join(json.dumps(record) + "\n" for record in sorted(records, key=lambda record: record["key"]))
     written = [folder / f"{stamp}_eadp.json", folder / f"{stamp}_eadp_samples.jsonl"]
@@ -100,14 +131,17 @@ def write(folder: Path, settings: HarnessSettings, records: Sequence[Record], ne
     return written
 
 
-def totals(records: Sequence[Record]) -> Record:
-    """Mean tokens of a sample; total and median seconds, for the first sample also pays for compiling."""
+def summarize(records: Sequence[Record]) -> Record:
+    """Return the mean token counts per sample, and the total and median times.
+
+    The median is there because the time of the first sample includes compilation.
+    """
     if not records:
         return {"samples": 0}
     times = {name: [record[f"{name}_seconds"] for record in records] for name in ("prepare", "generate")}
     return {
         "samples": len(records),
-        **{name: fmean(record[name] for record in records) for name in MEANS},
-        **{f"{name}_seconds": sum(of) for name, of in times.items()},
-        **{f"median_{name}_seconds": median(of) for name, of in times.items()},
+        **{name: fmean(record[name] for record in records) for name in AVERAGED_FIELDS},
+        **{f"{name}_seconds": sum(seconds) for name, seconds in times.items()},
+        **{f"median_{name}_seconds": median(seconds) for name, seconds in times.items()},
     }

@@ -1,4 +1,7 @@
-"""Whether EADP's relevance maps point at what is asked, and its words tell where: on the pocket world, which knows."""
+"""Whether EADP's relevance maps point at the objects that a question is about, measured on the pocket world.
+
+The pocket world knows the boxes of these objects.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ from eadp.runtime import attach
 
 
 @dataclass(frozen=True)
-class Pointing:
-    """Whether relevance maps point at what is asked.
+class PointingResult:
+    """How well relevance maps point at the objects that questions are about.
 
-    ratios:  for each question, mean relevance inside the boxes of what it is about over the mean outside.
-    ordered: for each question that has both, whether its content words have a lower mean entropy than the others.
+    Attributes:
+        ratios: Per question, the mean relevance inside the objects' boxes divided by the mean outside.
+        ordered: Per question with both kinds of words, whether content words have a lower mean entropy than the others.
     """
 
     ratios: list[float]
@@ -30,24 +34,32 @@ class Pointing:
 
     @property
     def ratio(self) -> float:
+        """The mean of `ratios`."""
         return sum(self.ratios) / len(self.ratios)
 
     @property
     def in_order(self) -> float:
-        """Share of the questions whose content words have the lower entropy."""
+        """The share of questions whose content words have the lower entropy."""
         return sum(self.ordered) / len(self.ordered)
 
 
-CONTENT = {*COLOURS, *SHAPES, *(f"{shape}s" for shape in SHAPES), "crosses"}
-"""Words that name something to be seen."""
+CONTENT_WORDS = {*COLOURS, *SHAPES, *(f"{shape}s" for shape in SHAPES), "crosses"}
+"""Words that name something visible."""
 
 
 @torch.inference_mode()
-def pointing(total: int, split: Split = "test", sign: float | None = None, **settings: Any) -> Pointing:
-    """Measure EADP's maps with these settings, on questions about something that is there."""
+def measure_pointing(total: int, split: Split = "test", sign: float | None = None, **settings: Any) -> PointingResult:
+    """Measure EADP's relevance maps on questions about objects that are in the image.
+
+    Args:
+        total: The number of questions to draw. Those about absent objects are skipped.
+        split: The split of the pocket world.
+        sign: The sign of the guide's similarities; None for the pocket model's own.
+        **settings: Settings of EADP.
+    """
     model, processor = load()
     guide = pocket_guide(model, processor, sign)
-    found = Pointing([], [])
+    result = PointingResult([], [])
     with attach(model, processor, method="eadp", keep=1, guide=guide, **settings) as pruned:
         for sample in samples(split, total):
             if not sample.boxes:
@@ -55,10 +67,10 @@ def pointing(total: int, split: Split = "test", sign: float | None = None, **set
             model(**build_inputs(processor, [sample.image], [sample.question]), logits_to_keep=1)
             relevance = cast(Relevance, pruned.last[0].relevance)
             inside = cells_in_boxes(pruned.images[0].grids[0], sample.boxes)
-            found.ratios.append((relevance.score[inside].mean() / relevance.score[~inside].mean()).item())
+            result.ratios.append((relevance.score[inside].mean() / relevance.score[~inside].mean()).item())
             if relevance.words is not None:
-                content = torch.tensor([word.lower().strip(" ?.,") in CONTENT for word in relevance.words])
+                content = torch.tensor([word.lower().strip(" ?.,") in CONTENT_WORDS for word in relevance.words])
                 if content.any() and not content.all():
                     lower = relevance.word_entropy[content].mean() < relevance.word_entropy[~content].mean()
-                    found.ordered.append(bool(lower))
-    return found
+                    result.ordered.append(bool(lower))
+    return result

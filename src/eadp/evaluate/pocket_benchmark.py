@@ -1,4 +1,4 @@
-"""The pocket benchmark: questions about drawn scenes, a model's answers with all visual tokens and with few."""
+"""The pocket benchmark: questions about drawn scenes, answered with all visual tokens and with a few."""
 
 from __future__ import annotations
 
@@ -27,16 +27,21 @@ from eadp.runtime import attach
 from eadp.utils.statistics import wilson_interval
 
 BATCH = 16
-RECORDED = ("answer", "right", "tokens", "sent", "layer_mean")
-"""What an `Outcome` takes of the records, in its order."""
+OUTCOME_FIELDS = ("answer", "right", "tokens", "sent", "layer_mean")
+"""The fields of a record that make up an `Outcome`, in its order."""
 
 
 @dataclass
 class Outcome:
-    """One setting's answers, question by question.
+    """The answers of one setting. Each list has one entry per question.
 
-    tokens:      visual tokens left for each; sent: with the newlines that stay, what the language model gets.
-    layer_means: mean of those left over its layers.
+    Attributes:
+        spec: The setting.
+        answers: The answers.
+        right: Whether each answer is right.
+        tokens: The visual tokens that stay after pruning.
+        sent: The same, plus the newline tokens that stay: what the language model receives.
+        layer_means: The visual tokens, averaged over the layers of the language model.
     """
 
     spec: MethodSpec
@@ -48,50 +53,64 @@ class Outcome:
 
     @property
     def accuracy(self) -> float:
+        """The share of right answers."""
         return sum(self.right) / len(self.right)
 
     @property
     def interval(self) -> tuple[float, float]:
+        """The 95 % Wilson interval of the accuracy."""
         return wilson_interval(sum(self.right), len(self.right))
 
     @property
     def mean_tokens(self) -> float:
+        """The mean of `tokens`."""
         return sum(self.tokens) / len(self.tokens)
 
     @property
     def mean_sent(self) -> float:
+        """The mean of `sent`."""
         return sum(self.sent) / len(self.sent)
 
     @property
     def layer_mean(self) -> float:
+        """The mean of `layer_means`."""
         return sum(self.layer_means) / len(self.layer_means)
 
 
 @dataclass(frozen=True)
 class PocketReport:
-    """What was asked, and what each setting answered."""
+    """The questions of a run, and the outcome of every setting.
+
+    Attributes:
+        kinds: The kind of each question.
+        expected: The right answer to each question.
+        outcomes: One per setting; the last one is the majority control.
+        model: The name of the model.
+    """
 
     kinds: list[str]
     expected: list[str]
     outcomes: list[Outcome]
     model: str = POCKET
 
-    def by_kind(self, outcome: Outcome) -> dict[str, float]:
-        found: dict[str, list[bool]] = defaultdict(list)
+    def accuracy_by_kind(self, outcome: Outcome) -> dict[str, float]:
+        """Return the accuracy of an outcome per kind of question, sorted by kind."""
+        by_kind: dict[str, list[bool]] = defaultdict(list)
         for kind, right in zip(self.kinds, outcome.right, strict=True):
-            found[kind].append(right)
-        return {kind: sum(right) / len(right) for kind, right in sorted(found.items())}
+            by_kind[kind].append(right)
+        return {kind: sum(right) / len(right) for kind, right in sorted(by_kind.items())}
 
-    def of(self, method: str, keep: int | float | None = None) -> Outcome:
+    def find_outcome(self, method: str, keep: int | float | None = None) -> Outcome:
+        """Return the first outcome of a method at a budget."""
         return next(o for o in self.outcomes if (o.spec.method, o.spec.keep) == (method, keep))
 
 
-def identity(model: str = POCKET, split: Split = "test") -> Record:
-    """What all results of one folder have in common: they can be set side by side, whatever the methods are."""
-    same = {"benchmark": "pocket", "split": split, "model": model, "seed": Random().seed}
+def journal_settings(model: str = POCKET, split: Split = "test") -> Record:
+    """Return what all results in one folder share, whatever their methods, so that they can be compared."""
+    settings = {"benchmark": "pocket", "split": split, "model": model, "seed": Random().seed}
     if model != POCKET:
-        return same
-    return {**same, "weights": hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]}
+        return settings
+    return {**settings, "weights": hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]}
 
 
 def evaluate(
@@ -103,81 +122,90 @@ def evaluate(
     model: str = POCKET,
     journal: Journal | None = None,
 ) -> PocketReport:
-    """Ask `total` questions under every setting, batch by batch, so that all settings see the same pictures.
+    """Ask the first `total` questions with every setting.
 
-    progress: told how many answers there are more, settings · total in the end.
-    model:    as `eadp.loading.load_model` takes it.
-    journal:  opened with `identity(model, split)`. What it has is not asked again; what is new is added to it.
+    Args:
+        specs: The settings. All of them see the same images.
+        total: The number of questions.
+        split: The split of the pocket world from which the questions come.
+        progress: Called with the number of new answers; they add up to settings times questions.
+        model: A name for `eadp.loading.load_model`.
+        journal: A journal that was opened with `journal_settings(model, split)`. Questions that it has answers to are
+            not asked again; new answers are added to it.
+
+    Raises:
+        ValueError: If a method, an option or a value is unknown.
     """
     for spec in specs:
         build_method(spec)
-    asked = _Asked(model)
+    answering = _AnsweringModel(model)
     answers: list[list[Record]] = [[] for _ in specs]
-    questions = _Questions(split, total)
+    questions = _QuestionStream(split, total)
     for start in range(0, total, BATCH):
         numbers = range(start, min(start + BATCH, total))
         for spec, records in zip(specs, answers, strict=True):
             keys = [f"{spec.key}/{number}" for number in numbers]
-            done = {key: journal[key] for key in keys if journal is not None and key in journal}
-            if len(done) < len(keys):
-                # The whole batch even where a part is done: the same batch gives the same answers to the last bit.
-                fresh = dict(zip(keys, asked.records(questions.at(numbers), spec), strict=True))
-                new = {key: record for key, record in fresh.items() if key not in done}
+            known = {key: journal[key] for key in keys if journal is not None and key in journal}
+            if len(known) < len(keys):
+                # The full batch even if some answers are known: only the same batch gives bit-identical answers.
+                answered = dict(zip(keys, answering.answer(questions.batch(numbers), spec), strict=True))
+                new = {key: record for key, record in answered.items() if key not in known}
                 if journal is not None:
                     journal.extend(new.items())
-                done |= new
-            records += [done[key] for key in keys]
+                known |= new
+            records += [known[key] for key in keys]
             progress(len(keys))
-    return _report(model, specs, answers)
+    return _build_report(model, specs, answers)
 
 
-def _report(model: str, specs: Sequence[MethodSpec], answers: Sequence[Sequence[Record]]) -> PocketReport:
-    """answers: settings × questions."""
+def _build_report(model: str, specs: Sequence[MethodSpec], answers: Sequence[Sequence[Record]]) -> PocketReport:
+    """Build the report from one record per setting and question."""
     outcomes = [
-        Outcome(spec, *([record[name] for record in records] for name in RECORDED))
+        Outcome(spec, *([record[name] for record in records] for name in OUTCOME_FIELDS))
         for spec, records in zip(specs, answers, strict=True)
     ]
     kinds, expected = ([record[name] for record in answers[0]] for name in ("kind", "expected"))
-    return PocketReport(kinds, expected, [*outcomes, _majority(kinds, expected)], model)
+    return PocketReport(kinds, expected, [*outcomes, _majority_outcome(kinds, expected)], model)
 
 
-class _Questions:
-    """The questions of a split, drawn in their order and only as far as they are wanted."""
+class _QuestionStream:
+    """The questions of a split, drawn in order and only as far as they are needed."""
 
     def __init__(self, split: Split, total: int):
         self._stream = enumerate(samples(split, total))
         self._batch: dict[int, Sample] = {}
 
-    def at(self, numbers: range) -> list[Sample]:
-        """Those of a batch that does not lie before the last one that was asked for."""
+    def batch(self, numbers: range) -> list[Sample]:
+        """Return the questions with these numbers. Batches must be requested in ascending order."""
         if numbers[0] not in self._batch:
             ahead = dict(islice(self._stream, numbers[-1] - max(self._batch, default=-1)))
             self._batch = {number: sample for number, sample in ahead.items() if number in numbers}
         return [self._batch[number] for number in numbers]
 
 
-class _Asked:
-    """The model that is asked; loaded when it first is."""
+class _AnsweringModel:
+    """The model that answers. It is loaded only when a question has no answer yet."""
 
     def __init__(self, name: str):
         self.name = name
 
     @cached_property
-    def _loaded(self) -> tuple[Any, Any]:
+    def _model_and_processor(self) -> tuple[Any, Any]:
         model, processor = load_model(self.name)
         processor.tokenizer.padding_side = "left"
         return model, processor
 
     @cached_property
     def _guide(self) -> Guide:
-        """One for all settings: loading it reads a checkpoint."""
-        return guide_for(*self._loaded)
+        """The guide, shared by all settings because loading it reads a checkpoint."""
+        return guide_for(*self._model_and_processor)
 
-    def records(self, batch: Sequence[Sample], spec: MethodSpec) -> list[Record]:
+    def answer(self, batch: Sequence[Sample], spec: MethodSpec) -> list[Record]:
+        """Answer a batch of questions and return one record per question."""
         images = [sample.image for sample in batch]
         if spec.method == BLIND:
             images = [Image.new("RGB", image.size, (127, 127, 127)) for image in images]
-        answers, kept = self._answers(images, [sample.question for sample in batch], spec)
+        answers, token_counts = self._generate(images, [sample.question for sample in batch], spec)
         return [
             {
                 "method": spec.method,
@@ -186,38 +214,39 @@ class _Asked:
                 "kind": sample.kind,
                 "expected": sample.answer,
                 "answer": answer,
-                "right": sample.right(answer),
+                "right": sample.is_correct(answer),
                 "tokens": tokens,
                 "sent": sent,
                 "layer_mean": mean,
             }
-            for sample, answer, (tokens, sent, mean) in zip(batch, answers, kept, strict=True)
+            for sample, answer, (tokens, sent, mean) in zip(batch, answers, token_counts, strict=True)
         ]
 
     @torch.inference_mode()
-    def _answers(
+    def _generate(
         self, images: Sequence[Image.Image], questions: Sequence[str], spec: MethodSpec
     ) -> tuple[list[str], list[tuple[int, int, float]]]:
-        """The answers, and for each question the tokens after pruning, those sent, and their mean over layers."""
-        model, processor = self._loaded
+        """Return the answers, and per question the tokens after pruning, those sent, and their mean over the layers."""
+        model, processor = self._model_and_processor
         inputs = build_inputs(processor, images, questions).to(model.device)
         method = build_method(spec)
         guide = self._guide if method is not None and "text" in method.needs else None
-        with nullcontext() if method is None else attach(model, processor, guide=guide, **spec.attachment) as pruned:
-            out = model.generate(**inputs, do_sample=False, max_new_tokens=LONGEST_ANSWER)
-        answers = processor.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        pruning = nullcontext() if method is None else attach(model, processor, guide=guide, **spec.attach_arguments)
+        with pruning as pruned:
+            output = model.generate(**inputs, do_sample=False, max_new_tokens=LONGEST_ANSWER)
+        answers = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         if pruned is not None:
             return answers, [(len(each), each.tokens_sent, each.tokens_layer_mean) for each in pruned.last]
         return answers, [(n, n, n) for n in (inputs["input_ids"] == model.config.image_token_id).sum(dim=1).tolist()]
 
 
-def _majority(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:
-    """Always the most frequent answer of the question's kind: what can be had without looking."""
-    frequent = {
+def _majority_outcome(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:
+    """Return the outcome of always giving the most frequent answer to the kind of question."""
+    most_frequent = {
         k: Counter(e for e, kind in zip(expected, kinds, strict=True) if kind == k).most_common(1)[0][0]
         for k in set(kinds)
     }
-    answers = [frequent[kind] for kind in kinds]
-    right = [answer == wanted for answer, wanted in zip(answers, expected, strict=True)]
-    nothing = [0] * len(kinds)
-    return Outcome(MethodSpec(MAJORITY), answers, right, nothing, nothing, [0.0] * len(kinds))
+    answers = [most_frequent[kind] for kind in kinds]
+    right = [answer == right_answer for answer, right_answer in zip(answers, expected, strict=True)]
+    no_tokens = [0] * len(kinds)
+    return Outcome(MethodSpec(MAJORITY), answers, right, no_tokens, no_tokens, [0.0] * len(kinds))

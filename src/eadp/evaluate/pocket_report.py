@@ -1,4 +1,4 @@
-"""A report of the pocket benchmark as a table, as files and as a plot."""
+"""The report of the pocket benchmark, as a table, as files and as a plot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from eadp.evaluate.compare import against
+from eadp.evaluate.compare import compare_with_others
 from eadp.evaluate.pocket_benchmark import Outcome, PocketReport
 from eadp.method_spec import BLIND, MAJORITY, MethodSpec
 from eadp.utils.files import replace_file
@@ -18,31 +18,34 @@ from eadp.utils.palette import OKABE_ITO
 from eadp.utils.tables import NOTHING, build_table, format_markdown
 
 
-def rows(report: PocketReport) -> tuple[list[str], list[list[str]]]:
-    """Head and lines: accuracy in percent over all questions with its 95 % interval, then by kind."""
+def build_rows(report: PocketReport) -> tuple[list[str], list[list[str]]]:
+    """Build the header and one row per setting: token counts, accuracy in percent with its 95 % interval, by kind."""
     kinds = sorted(set(report.kinds))
-    lines = []
+    rows = []
     for outcome in report.outcomes:
         low, high = outcome.interval
-        by_kind = report.by_kind(outcome)
+        by_kind = report.accuracy_by_kind(outcome)
         counts = [f"{mean:.0f}" for mean in (outcome.mean_tokens, outcome.mean_sent, outcome.layer_mean)]
         if outcome.spec.method in (BLIND, MAJORITY):
             counts = [NOTHING] * len(counts)
-        share = f"{100 * outcome.accuracy:.1f} ({100 * low:.1f}–{100 * high:.1f})"
-        lines.append([str(outcome.spec), *counts, share, *(f"{100 * by_kind[kind]:.0f}" for kind in kinds)])
-    return ["setting", "patches", "sent", "layer mean", "all kinds (95 %)", *kinds], lines
+        accuracy = f"{100 * outcome.accuracy:.1f} ({100 * low:.1f}–{100 * high:.1f})"
+        rows.append([str(outcome.spec), *counts, accuracy, *(f"{100 * by_kind[kind]:.0f}" for kind in kinds)])
+    return ["setting", "patches", "sent", "layer mean", "all kinds (95 %)", *kinds], rows
 
 
 def as_table(report: PocketReport) -> Table:
+    """Build the table for the terminal."""
     title = f"{report.model} model, {len(report.kinds)} questions: accuracy in percent"
-    return build_table(*rows(report), left=["setting"], box=box.SIMPLE_HEAD, title=title)
+    return build_table(*build_rows(report), left=["setting"], box=box.SIMPLE_HEAD, title=title)
 
 
 def as_markdown(report: PocketReport) -> str:
-    return format_markdown(*rows(report)) + "\n"
+    """Format the table as Markdown."""
+    return format_markdown(*build_rows(report)) + "\n"
 
 
 def as_json(report: PocketReport) -> dict[str, Any]:
+    """Return the content of results.json."""
     return {
         "benchmark": "pocket",
         "model": report.model,
@@ -59,18 +62,20 @@ def as_json(report: PocketReport) -> dict[str, Any]:
                 "mean_tokens": outcome.mean_tokens,
                 "mean_sent": outcome.mean_sent,
                 "layer_mean": outcome.layer_mean,
-                "by_kind": report.by_kind(outcome),
+                "by_kind": report.accuracy_by_kind(outcome),
                 "answers": outcome.answers,
                 "right": outcome.right,
             }
             for outcome in report.outcomes
         ],
-        "differences": [{**asdict(each), "significant": each.significant} for each in against(report.outcomes)],
+        "differences": [
+            {**asdict(each), "significant": each.significant} for each in compare_with_others(report.outcomes)
+        ],
     }
 
 
 def write(report: PocketReport, folder: Path) -> list[Path]:
-    """results.json, table.md and, where matplotlib is there, accuracy.png."""
+    """Write results.json, table.md and, if matplotlib is installed, accuracy.png; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     results, table = folder / "results.json", folder / "table.md"
     replace_file(results, json.dumps(as_json(report)) + "\n")
@@ -84,7 +89,7 @@ def write(report: PocketReport, folder: Path) -> list[Path]:
 
 
 def plot(report: PocketReport, path: Path) -> Path:
-    """Accuracy against tokens, a line a method, bars for the 95 % intervals."""
+    """Plot accuracy against tokens, with one line per method and bars for the 95 % intervals."""
     import matplotlib.pyplot as plt
 
     figure, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
@@ -96,12 +101,12 @@ def plot(report: PocketReport, path: Path) -> Path:
     for colour, (method, outcomes) in zip(OKABE_ITO * 3, pruned.items(), strict=False):
         outcomes.sort(key=lambda outcome: outcome.mean_tokens)
         tokens = [outcome.mean_tokens for outcome in outcomes]
-        shares = [100 * outcome.accuracy for outcome in outcomes]
-        reach = [
+        accuracies = [100 * outcome.accuracy for outcome in outcomes]
+        errors = [
             [100 * (o.accuracy - o.interval[0]) for o in outcomes],
             [100 * (o.interval[1] - o.accuracy) for o in outcomes],
         ]
-        axis.errorbar(tokens, shares, yerr=reach, marker="o", capsize=3, label=method, color=colour)
+        axis.errorbar(tokens, accuracies, yerr=errors, marker="o", capsize=3, label=method, color=colour)
     for outcome, style in zip((o for o in report.outcomes if o.spec.keep is None), ("--", ":", "-."), strict=False):
         axis.axhline(100 * outcome.accuracy, color="grey", linestyle=style, label=outcome.spec.method)
     axis.set(

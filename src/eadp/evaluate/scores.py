@@ -1,4 +1,4 @@
-"""Where the scores of samples are found: journals, results.json of `eadp eval`, lmms-eval's logs of samples."""
+"""Scores per sample, from journals, from a results.json of `eadp eval`, or from the samples that lmms-eval logs."""
 
 from __future__ import annotations
 
@@ -12,114 +12,138 @@ from typing import Any
 from eadp.evaluate.journal import MANIFEST, Journal, Record
 from eadp.method_spec import MethodSpec
 
-SAME = ("kind", "question", "expected")
-"""Fields of a record that say what was asked: where two runs have them, they must agree."""
+QUESTION_FIELDS = ("kind", "question", "expected")
+"""Fields of a record that describe the question. If two runs have them, they must agree."""
 
-LOGGED = "*_samples_*.jsonl"
-"""What lmms-eval writes with --log_samples: one file a task."""
+LOGGED_SAMPLES = "*_samples_*.jsonl"
+"""The files that lmms-eval writes with --log_samples, one per task."""
 
-LOGGED_ABOUT = {"doc_id", "doc", "target", "arguments", "input", "input_media", "resps", "filtered_resps"}
-LOGGED_ABOUT |= {"token_counts", "doc_hash", "submission"}
-"""Fields of its samples that are not metrics."""
+NOT_METRICS = {"doc_id", "doc", "target", "arguments", "input", "input_media", "resps", "filtered_resps"}
+NOT_METRICS |= {"token_counts", "doc_hash", "submission"}
+"""Fields of a logged sample that are not metrics."""
 
-Placed = tuple[str, str, Record]
-"""Run, sample, record."""
+RunSample = tuple[str, str, Record]
+"""The name of a run, the name of a sample in it, and the sample's record."""
 
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """The scores of one setting (or one task of a harness), by sample; asked: what each sample was, as far as known."""
+    """The scores of one setting, or of one task of a harness.
+
+    Attributes:
+        name: The name of the run.
+        scores: The score of each sample.
+        questions: What is known about the question of each sample (`QUESTION_FIELDS`).
+    """
 
     name: str
     scores: dict[str, float]
-    asked: dict[str, dict[str, Any]]
+    questions: dict[str, dict[str, Any]]
 
     @classmethod
-    def of(cls, name: str, scores: Sequence[float]) -> ScoredRun:
-        """Of questions that are told apart by their numbers."""
+    def from_scores(cls, name: str, scores: Sequence[float]) -> ScoredRun:
+        """Build a run from scores in the order of the questions, whose numbers become the names of the samples."""
         by_number = {str(number): float(score) for number, score in enumerate(scores)}
         return cls(name, by_number, {number: {} for number in by_number})
 
 
-def runs(source: Path) -> dict[str, ScoredRun]:
-    """The runs in a folder of results (manifest.json, samples*.jsonl), in a folder that lmms-eval logged its samples
-    into, or in a results.json of `eadp eval`.
+def load_runs(source: Path) -> dict[str, ScoredRun]:
+    """Load the runs of a source by their names, with at least one run.
 
-    Records have a "key" and "right" or a "score". Those of one folder are told apart by their setting, or their task.
+    Args:
+        source: A folder with a journal (manifest.json, samples*.jsonl), a folder with samples that lmms-eval logged, or
+            a results.json of `eadp eval`. Records need a "key", and "right" or a "score". The setting or the task of a
+            record tells to which run it belongs.
+
+    Raises:
+        ValueError: If the source is none of these, has no scores, or has a record without a score.
     """
-    found = runs_so_far(source)
-    if not found:
+    runs = load_existing_runs(source)
+    if not runs:
         raise ValueError(f"{source} has no scores of samples")
-    return found
+    return runs
 
 
-def runs_so_far(source: Path) -> dict[str, ScoredRun]:
-    """The same, and {} where there are none."""
-    found: dict[str, ScoredRun] = {}
-    for name, sample, record in _reader(source)(source):
-        run = found.setdefault(name, ScoredRun(name, {}, {}))
-        run.scores[sample] = _score(source, record)
-        run.asked[sample] = {field: record[field] for field in SAME if field in record}
-    return found
+def load_existing_runs(source: Path) -> dict[str, ScoredRun]:
+    """Load the runs of a source like `load_runs`, or {} if it has none yet."""
+    runs: dict[str, ScoredRun] = {}
+    for name, sample, record in _find_reader(source)(source):
+        run = runs.setdefault(name, ScoredRun(name, {}, {}))
+        run.scores[sample] = _get_score(source, record)
+        run.questions[sample] = {field: record[field] for field in QUESTION_FIELDS if field in record}
+    return runs
 
 
-def _reader(source: Path) -> Callable[[Path], Iterable[Placed]]:
+def _find_reader(source: Path) -> Callable[[Path], Iterable[RunSample]]:
     if (source / MANIFEST).exists():
-        return _journal
-    if source.is_dir() and any(source.rglob(LOGGED)):
-        return _logged
+        return _read_journal
+    if source.is_dir() and any(source.rglob(LOGGED_SAMPLES)):
+        return _read_log
     if source.is_file() and source.suffix == ".json":
-        return _results
+        return _read_results
     raise ValueError(
-        f"{source} is no folder of results, no folder with samples of lmms-eval (--log_samples) and no results.json"
+        f"{source} is not a folder of results, nor a folder of samples that lmms-eval logged (--log_samples), nor a "
+        "results.json"
     )
 
 
-def _journal(folder: Path) -> Iterator[Placed]:
-    """Keys are SETTING/NUMBER in the pocket benchmark and TASK/… in the harnesses. A suite's are SETTING/BENCHMARK, and
-    the samples of each lie in a folder of their own."""
+def _read_journal(folder: Path) -> Iterator[RunSample]:
+    """Read a journal.
+
+    Keys are SETTING/NUMBER in the pocket benchmark and TASK/… in the harnesses. In a suite they are SETTING/BENCHMARK,
+    and the samples are in a journal of that cell.
+    """
     for record in Journal.read(folder)[1]:
         key = str(record["key"])
         if "benchmark" in record:
             spec, _, benchmark = key.rpartition("/")
-            for task, sample, scored in _journal((folder / record["journal"]).parent):
+            for task, sample, scored in _read_journal((folder / record["journal"]).parent):
                 yield f"{spec} {benchmark}", f"{task}/{sample}", scored
             continue
         name = str(record["task"]) if "task" in record else key.rpartition("/")[0] if "method" in record else ""
         yield name, key.removeprefix(f"{name}/"), record
 
 
-def _results(path: Path) -> Iterator[Placed]:
+def _read_results(path: Path) -> Iterator[RunSample]:
     content = json.loads(path.read_text("utf-8"))
     if "outcomes" not in content:
-        raise ValueError(f"{path} has no outcomes: it is not a results.json of `eadp eval`")
+        raise ValueError(f"{path} has no outcomes: it is not a results.json of `eadp eval pocket`")
     for outcome in content["outcomes"]:
         name = MethodSpec(outcome["method"], outcome["keep"], outcome["options"]).key
-        asked = zip(outcome["right"], content["kinds"], content["expected"], strict=True)
-        for number, (right, kind, expected) in enumerate(asked):
+        answers = zip(outcome["right"], content["kinds"], content["expected"], strict=True)
+        for number, (right, kind, expected) in enumerate(answers):
             yield name, str(number), {"right": right, "kind": kind, "expected": expected}
 
 
-def _logged(folder: Path) -> Iterator[Placed]:
-    return ((task, sample, {"key": f"{task}/{sample}", **record}) for task, sample, record in logged(folder))
+def _read_log(folder: Path) -> Iterator[RunSample]:
+    for task, sample, record in read_logged_samples(folder):
+        yield task, sample, {"key": f"{task}/{sample}", **record}
 
 
-def logged(folder: Path, metrics: Sequence[str] = ("*",)) -> Iterator[Placed]:
-    """Task, number and record ("score", "question", "expected") of every sample that lmms-eval logged; of several runs
-    into one folder the last of each task. metrics: patterns of what counts as a score, in turn."""
-    # The names begin with the date.
-    latest = {path.stem.split("_samples_", 1)[1]: path for path in sorted(folder.rglob(LOGGED), key=lambda p: p.name)}
+def read_logged_samples(folder: Path, metrics: Sequence[str] = ("*",)) -> Iterator[RunSample]:
+    """Read the samples that lmms-eval logged. If a task was run several times, its last run counts.
+
+    Args:
+        folder: lmms-eval's output folder.
+        metrics: Patterns for the names of the metrics. The first metric that matches is the score.
+
+    Yields:
+        The task, the number of the sample, and its record with "score", "question" and "expected".
+    """
+    # The names of the files begin with the date.
+    in_order = sorted(folder.rglob(LOGGED_SAMPLES), key=lambda path: path.name)
+    latest = {path.stem.split("_samples_", 1)[1]: path for path in in_order}
     for task, path in latest.items():
         for line in path.read_text("utf-8").splitlines():
             sample = json.loads(line)
-            asked = {"question": sample.get("input"), "expected": sample.get("target")}
-            yield task, str(sample["doc_id"]), {"score": _metric(sample, metrics), **asked}
+            question = {"question": sample.get("input"), "expected": sample.get("target")}
+            yield task, str(sample["doc_id"]), {"score": _find_metric(sample, metrics), **question}
 
 
-def _metric(sample: Record, metrics: Sequence[str]) -> float | None:
-    """The first metric that is a number, has one as its score, or has an answer to set beside the right one."""
-    fitting = [name for pattern in metrics for name in sample if fnmatchcase(name, pattern)]
-    for value in (sample[name] for name in fitting if name not in LOGGED_ABOUT):
+def _find_metric(sample: Record, metrics: Sequence[str]) -> float | None:
+    """Return the first metric that is a number, contains one as its score, or contains a parsed and a right answer."""
+    matching = [name for pattern in metrics for name in sample if fnmatchcase(name, pattern)]
+    for value in (sample[name] for name in matching if name not in NOT_METRICS):
         if isinstance(value, bool | int | float):
             return float(value)
         if isinstance(value, Mapping) and isinstance(value.get("score"), bool | int | float):
@@ -129,11 +153,11 @@ def _metric(sample: Record, metrics: Sequence[str]) -> float | None:
     return None
 
 
-def _score(source: Path, record: Record) -> float:
+def _get_score(source: Path, record: Record) -> float:
     value = record.get("score", record.get("right"))
     if not isinstance(value, bool | int | float):
         raise ValueError(
-            f'{source}: the record {record.get("key")!r} has neither "right" nor a number as its "score". Answers '
-            "that a harness scores later are compared by what it logs (--log_samples), or in the folder of `eadp eval`"
+            f'{source}: the record {record.get("key")!r} has neither "right" nor a number as its "score". If a harness '
+            "scores its answers later, compare the samples that it logs (--log_samples) or the folder of `eadp eval`"
         )
     return float(value)

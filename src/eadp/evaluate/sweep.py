@@ -1,4 +1,4 @@
-"""Sweeps: a method with one of its settings changed at a time, or with every combination, against its defaults."""
+"""Sweeps over a method's settings: one at a time, or every combination, compared with the defaults."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eadp import paper
-from eadp.evaluate.compare import Difference, difference, scale
+from eadp.evaluate.compare import Difference, compare_runs, percent_scale
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.scores import ScoredRun, runs_so_far
+from eadp.evaluate.scores import ScoredRun, load_existing_runs
 from eadp.method_spec import PRESET, Budget, MethodSpec, build_specs, parse_method
 from eadp.methods import get_method_class
 from eadp.utils.statistics import mean_interval
@@ -20,13 +20,18 @@ from eadp.utils.statistics import mean_interval
 if TYPE_CHECKING:
     from eadp.evaluate.suites import SuiteResult
 
-Values = dict[str, list[Any]]
-"""What is tried of each setting."""
+SweepValues = dict[str, list[Any]]
+"""The values to try, by the name of the setting."""
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A place in a sweep: what is changed, and the setting that this makes."""
+    """One point of a sweep.
+
+    Attributes:
+        changed: The swept settings and their values at this point.
+        spec: The method with these settings.
+    """
 
     changed: dict[str, Any]
     spec: MethodSpec
@@ -34,145 +39,197 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """base: nothing changed. blocks: one for each setting that is tried, or one for all combinations."""
+    """The points of a sweep.
 
-    base: MethodSpec
+    Attributes:
+        default: The method with nothing changed.
+        blocks: One block of points per swept setting, or a single block with all combinations.
+    """
+
+    default: MethodSpec
     blocks: list[list[SweepPoint]]
 
     @property
     def specs(self) -> list[MethodSpec]:
-        """All that has to be run, each once."""
-        every = [self.base, *(point.spec for block in self.blocks for point in block)]
+        """All specs that have to be run, each once; the default is the first."""
+        every = [self.default, *(point.spec for block in self.blocks for point in block)]
         return list({spec.key: spec for spec in every}.values())
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a point gave on one benchmark.
+    """The result of one point on one benchmark.
 
-    scores:  mean score of the samples with its 95 % interval; None where the harness keeps no scores of samples.
-    against: the paired difference of these scores to those of the base.
-    figure:  what the harness reports, in the benchmark's own measure; None where it is the mean of the scores anyway.
+    Attributes:
+        point: The point.
+        is_default: Whether the point is the default.
+        score: The mean score of the samples and its 95 % interval (mean, low, high); None if the harness does not
+            record scores per sample.
+        difference: The paired difference of these scores to those of the default.
+        reported: What the harness reports, in the benchmark's own measure; None on the pocket benchmark, which reports
+            the mean score.
     """
 
     point: SweepPoint
-    is_base: bool
-    scores: tuple[float, float, float] | None
-    against: Difference | None
-    figure: float | None = None
+    is_default: bool
+    score: tuple[float, float, float] | None
+    difference: Difference | None
+    reported: float | None = None
 
 
 Blocks = list[list[SweepResult]]
 
 
-def over(texts: Sequence[str]) -> Values:
-    """beta=0,0.5,2 → {"beta": [0, 0.5, 2]}; words stay words, lists are written in brackets."""
-    found: Values = {}
+def parse_values(texts: Sequence[str]) -> SweepValues:
+    """Parse settings and their values.
+
+    Args:
+        texts: For example "beta=0,0.5,2", "dispersion=entropy,variance" or "layers=[1],[3]".
+
+    Returns:
+        For example {"beta": [0, 0.5, 2]}. What is not a JSON value stays a string; lists become tuples.
+
+    Raises:
+        ValueError: If a text is malformed, or a setting is given twice.
+    """
+    values: SweepValues = {}
     for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals or not values.strip():
+        name, equals, listed = text.partition("=")
+        if not equals or not listed.strip():
             raise ValueError(f"a setting and its values are written beta=0,0.5,2, got {text!r}")
-        if name.strip() in found:
-            raise ValueError(f"{name.strip()} is given twice: write all its values behind one --over")
-        found[name.strip()] = _values(values)
-    return found
+        if name.strip() in values:
+            raise ValueError(f"{name.strip()} is given twice: write all its values after one --over")
+        values[name.strip()] = _parse_value_list(listed)
+    return values
 
 
-def _values(text: str) -> list[Any]:
+def _parse_value_list(text: str) -> list[Any]:
     try:
         return [tuple(value) if isinstance(value, list) else value for value in json.loads(f"[{text}]")]
     except ValueError:
         return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def plan(
-    method: str, keep: Budget | None, options: Mapping[str, Any], values: Values, combined: bool = False
+def build_plan(
+    method: str, keep: Budget | None, options: Mapping[str, Any], values: SweepValues, combined: bool = False
 ) -> SweepPlan:
-    """What to run; every setting is checked.
+    """Plan a sweep and check all its settings.
 
-    options:  changed everywhere.
-    combined: every combination of the values, instead of one setting at a time.
+    Args:
+        method: The method as a user writes it: "eadp" or "eadp:published".
+        keep: The budget, unless it is swept.
+        options: Options that hold in the whole sweep.
+        values: The values to try.
+        combined: Try every combination of the values instead of one setting at a time.
+
+    Raises:
+        ValueError: If there are no values, or a method, a setting or a value is unknown.
     """
     if not values:
-        raise ValueError("nothing to try: give --over beta=0,0.5,2")
+        raise ValueError("there are no values to try: give --over beta=0,0.5,2")
 
-    def point(changed: dict[str, Any]) -> SweepPoint:
+    def build_point(changed: dict[str, Any]) -> SweepPoint:
         return SweepPoint(changed, _build_spec(method, keep, {**options, **changed}))
 
     if combined:
-        blocks = [[point(dict(zip(values, each, strict=True))) for each in product(*values.values())]]
+        blocks = [[build_point(dict(zip(values, each, strict=True))) for each in product(*values.values())]]
     else:
-        blocks = [[point({name: value}) for value in tried] for name, tried in values.items()]
+        blocks = [[build_point({name: value}) for value in tried] for name, tried in values.items()]
     return SweepPlan(_build_spec(method, keep, options), blocks)
 
 
 def _build_spec(method: str, keep: Budget | None, options: Mapping[str, Any]) -> MethodSpec:
-    """Without what is the default anyway: a setting is run once, however it is written. A preset has other defaults,
-    which depend on the model: with one everything stays as it is written."""
-    bare, given = parse_method(method, {"keep": keep, **options})
-    defaults = get_method_class(bare).default_settings()
-    for name, value in options.items():
-        if isinstance(defaults.get(name), int | float) and not isinstance(value, int | float):
-            raise ValueError(f"{name} of {bare} is a number, {defaults[name]} by default, got {value!r}")
-    budget = given.pop("keep")
-    if PRESET not in given:
-        given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
-    return build_specs([bare], [budget], {"": given})[0]
+    """Build a spec without options that equal the default, so that each setting is run once.
+
+    With a preset all options stay, because its defaults depend on the model.
+    """
+    name, settings = parse_method(method, {"keep": keep, **options})
+    defaults = get_method_class(name).default_settings()
+    for option, value in options.items():
+        if isinstance(defaults.get(option), int | float) and not isinstance(value, int | float):
+            raise ValueError(f"{option} of {name} is a number, {defaults[option]} by default, got {value!r}")
+    budget = settings.pop("keep")
+    if PRESET not in settings:
+        settings = {o: value for o, value in settings.items() if o not in defaults or value != defaults[o]}
+    return build_specs([name], [budget], {"": settings})[0]
 
 
-def results(plan: SweepPlan, runs: Mapping[str, ScoredRun], figures: Mapping[str, float] | None = None) -> Blocks:
-    """runs, figures: by the keys of the plan's settings."""
-    base = runs.get(plan.base.key)
+def collect_results(
+    plan: SweepPlan, runs: Mapping[str, ScoredRun], reported: Mapping[str, float] | None = None
+) -> Blocks:
+    """Collect the results of a sweep on one benchmark.
 
-    def tried(point: SweepPoint) -> SweepResult:
+    Args:
+        plan: The sweep.
+        runs: The scores per sample, by the key of the spec.
+        reported: What the harness reports, by the key of the spec.
+    """
+    default_run = runs.get(plan.default.key)
+
+    def collect(point: SweepPoint) -> SweepResult:
         key = point.spec.key
-        against = difference(runs[key], base) if base and key in runs else None
-        figure = None if figures is None else figures.get(key)
-        return SweepResult(point, key == plan.base.key, _mean(runs[key]) if key in runs else None, against, figure)
+        difference = compare_runs(runs[key], default_run) if default_run and key in runs else None
+        score = _mean_score(runs[key]) if key in runs else None
+        return SweepResult(
+            point, key == plan.default.key, score, difference, None if reported is None else reported.get(key)
+        )
 
-    return [[tried(point) for point in block] for block in plan.blocks]
+    return [[collect(point) for point in block] for block in plan.blocks]
 
 
-def _mean(run: ScoredRun) -> tuple[float, float, float]:
+def _mean_score(run: ScoredRun) -> tuple[float, float, float]:
     values = list(run.scores.values())
     low, high = mean_interval(values)
-    by = scale(values)
-    return by * sum(values) / len(values), by * low, by * high
+    scale = percent_scale(values)
+    return scale * sum(values) / len(values), scale * low, scale * high
 
 
-def on_pocket(
+def run_on_pocket(
     plan: SweepPlan, samples: int, model: str, folder: Path, progress: Callable[[int], None] = lambda answers: None
 ) -> dict[str, Blocks]:
-    """Ask the pocket benchmark's questions under every setting of the plan, or find the answers in the folder."""
+    """Run a sweep on the pocket benchmark.
+
+    Args:
+        plan: The sweep.
+        samples: The number of questions.
+        model: A name for `eadp.loading.load_model`.
+        folder: The journal's folder. Answers that it already has are not generated again.
+        progress: Called with the number of new answers.
+    """
     from eadp.evaluate import pocket_benchmark
 
-    with Journal.open(folder, pocket_benchmark.identity(model)) as journal:
-        found = pocket_benchmark.evaluate(plan.specs, samples, progress=progress, model=model, journal=journal)
-    return {"pocket": results(plan, {o.spec.key: ScoredRun.of(o.spec.key, o.right) for o in found.outcomes})}
+    with Journal.open(folder, pocket_benchmark.journal_settings(model)) as journal:
+        report = pocket_benchmark.evaluate(plan.specs, samples, progress=progress, model=model, journal=journal)
+    runs = {o.spec.key: ScoredRun.from_scores(o.spec.key, o.right) for o in report.outcomes}
+    return {"pocket": collect_results(plan, runs)}
 
 
-def on_suite(plan: SweepPlan, ran: SuiteResult) -> dict[str, Blocks]:
-    """What a suite gave for the plan's settings, by benchmark."""
-    scored, found = runs_so_far(ran.plan.out), {}
-    for benchmark in ran.plan.benchmarks:
-        values = {spec.key: ran.value(spec, benchmark) for spec in plan.specs}
-        runs = {key: scored[name] for key in values if (name := f"{key} {benchmark.name}") in scored}
-        found[benchmark.name] = results(plan, runs, {key: value for key, value in values.items() if value is not None})
-    return found
+def collect_suite_results(plan: SweepPlan, result: SuiteResult) -> dict[str, Blocks]:
+    """Collect the results of a sweep from a suite that ran its specs, by benchmark."""
+    runs, by_benchmark = load_existing_runs(result.plan.out), {}
+    for benchmark in result.plan.benchmarks:
+        values = {spec.key: result.value(spec, benchmark) for spec in plan.specs}
+        own_runs = {key: runs[name] for key in values if (name := f"{key} {benchmark.name}") in runs}
+        reported = {key: value for key, value in values.items() if value is not None}
+        by_benchmark[benchmark.name] = collect_results(plan, own_runs, reported)
+    return by_benchmark
 
 
-def of_the_paper() -> Values:
-    """The values that the paper's ablations try on LLaVA-1.5-7B, in its order."""
-    found: Values = {}
-    for name, value in ablations():
-        found.setdefault(name, []).append(value)
-    return found
+def paper_values() -> SweepValues:
+    """Return the values that the paper's ablations try on LLaVA-1.5-7B, in the paper's order."""
+    values: SweepValues = {}
+    for name, value in paper_averages():
+        values.setdefault(name, []).append(value)
+    return values
 
 
-def ablations() -> dict[tuple[str, Any], float]:
-    """The paper's averages by setting and value: LLaVA-1.5-7B, 128 of 576 tokens, mean of five benchmarks."""
+def paper_averages() -> dict[tuple[str, Any], float]:
+    """Return the averages of the paper's ablations, by setting and value.
+
+    They are means of five benchmarks on LLaVA-1.5-7B with 128 of 576 tokens.
+    """
     rows = [row for table in paper.tables("ablation") if table.model == "LLaVA-1.5-7B" for row in table.rows]
-    tried = [over([row.setting]) for row in rows]
+    tried = [parse_values([row.setting]) for row in rows]
     return {
         (name, value): row.figures[paper.AVERAGE]
         for row, each in zip(rows, tried, strict=True)

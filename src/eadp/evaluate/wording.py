@@ -1,16 +1,16 @@
-"""What of a harness's prompt guides pruning. The model always reads all of it."""
+"""The part of a harness's prompt that guides pruning. The model always reads the full prompt."""
 
 from __future__ import annotations
 
 import re
 
-QUESTIONS = ("harness", "released")
-"""The whole question as the harness asks it, or as EADP's release cuts it."""
+GUIDING_QUESTIONS = ("harness", "released")
+"""The full question as the harness asks it, or the question as EADP's release shortens it."""
 
-SHORT_ANSWER = "Answer the question using a single word or phrase."
-"""What LLaVA's prompts, and those of both harnesses, put behind a question."""
+SHORT_ANSWER_REQUEST = "Answer the question using a single word or phrase."
+"""The sentence that LLaVA's prompts and both harnesses append to a question."""
 
 
-def released(question: str) -> str:
-    """The question as EADP's release gives it to its text encoder: without the line that asks for a short answer."""
-    return re.sub(rf"\s*{re.escape(SHORT_ANSWER)}", "", question).strip()
+def remove_short_answer_request(question: str) -> str:
+    """Remove the request for a short answer, as EADP's release does before it encodes the question."""
+    return re.sub(rf"\s*{re.escape(SHORT_ANSWER_REQUEST)}", "", question).strip()

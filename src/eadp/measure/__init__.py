@@ -1,1 +1,1 @@
-"""What it costs: multiply-adds from a configuration alone."""
+"""The cost of a prefill: counted from a configuration, and measured in time and memory."""

@@ -1,4 +1,4 @@
-"""From what a user asks for to a measurement that can run: every mistake is told before the model is loaded."""
+"""Prepare a measurement from a user's settings. Mistakes are reported before the model is loaded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import torch
 
 from eadp.architectures import untrained
 from eadp.loading import RANDOM, load_guide, load_model
-from eadp.measure import samples
 from eadp.measure.bench import BenchReport, BenchRow, bench
-from eadp.measure.stopwatch import Clock
-from eadp.measure.stopwatch import clock as clock_of
+from eadp.measure.samples import BenchSample, pocket_samples, read_samples
+from eadp.measure.stopwatch import Clock, make_clock
 from eadp.method_spec import ALL_TOKENS, MethodSpec, build_specs
 from eadp.methods import Method
 from eadp.models import adapter_of
@@ -25,7 +24,20 @@ from eadp.utils.images import make_square
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """See `eadp bench --help`."""
+    """The settings of `eadp bench`.
+
+    Attributes:
+        model: A name for `load_model`.
+        methods: Names of methods, with or without a preset (eadp:published).
+        budgets: Budgets of each method: counts or shares.
+        samples: Number of samples that are timed.
+        data: A file or folder of samples; None for the pocket world.
+        question: The question for images of a folder that have none of their own.
+        side: Resize every image to a square of this many pixels.
+        layers: Shorten a random model to this many layers.
+        new_tokens: Number of tokens generated per answer.
+        warmup: Number of samples before those that are timed.
+    """
 
     model: str
     methods: list[str]
@@ -41,11 +53,22 @@ class BenchSettings:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Ready to run. remarks: what is done otherwise than asked."""
+    """A measurement that is ready to run.
+
+    Attributes:
+        settings: What the user asked for.
+        methods: The rows next to the unpruned model.
+        samples: The samples, those for the warm-up first.
+        model: The model.
+        processor: Its processor.
+        guide: The text guide; None if no method needs the text.
+        clock: The clock.
+        remarks: Sentences about what differs from the settings.
+    """
 
     settings: BenchSettings
     methods: list[BenchRow]
-    asked: list[samples.BenchSample]
+    samples: list[BenchSample]
     model: Any
     processor: Any
     guide: Any
@@ -54,9 +77,11 @@ class Measurement:
 
     @property
     def runs(self) -> int:
-        return len(self.asked) * (1 + len(self.methods))
+        """The number of runs, warm-up included."""
+        return len(self.samples) * (1 + len(self.methods))
 
     def run(self, progress: Callable[[], None] = lambda: None) -> BenchReport:
+        """Measure. `progress` is called after each run."""
         return bench(
             self.settings.model,
             self.model,
@@ -74,9 +99,10 @@ class Measurement:
         side = self.settings.side
         if side is None and self.settings.model.startswith(RANDOM) and self.settings.data is None:
             side = untrained.image_side(self.model.config)
-        for each in self.asked:
-            image = each.load_image()
-            yield build_inputs(self.processor, [image if side is None else make_square(image, side)], [each.question])
+        for sample in self.samples:
+            image = sample.load_image()
+            image = image if side is None else make_square(image, side)
+            yield build_inputs(self.processor, [image], [sample.question])
 
 
 def prepare(
@@ -88,40 +114,60 @@ def prepare(
     device: str | None = None,
     accuracy: Path | None = None,
 ) -> Measurement:
+    """Check the settings, read the samples and load the model.
+
+    Args:
+        settings: What to measure.
+        clock: "wall" or "cpu".
+        threads: Number of torch's threads; None for its default.
+        dtype: The type of the weights; "auto" for the checkpoint's own.
+        device: "cpu" or "cuda"; None for a GPU if there is one.
+        accuracy: A results.json of `eadp eval` for the plot. It is only checked here.
+
+    Returns:
+        The measurement, ready to run.
+
+    Raises:
+        ValueError: If a setting is wrong, or the model or the samples cannot be read.
+    """
     if not settings.methods or not settings.budgets:
         raise ValueError("there is nothing to measure: give at least one method and one budget")
     # The unpruned model is always measured.
-    chosen = [each for each in build_specs(settings.methods, settings.budgets) if each.method != ALL_TOKENS]
-    asked, remarks = _asked(settings)
+    specs = [each for each in build_specs(settings.methods, settings.budgets) if each.method != ALL_TOKENS]
+    samples, remarks = _choose_samples(settings)
     if accuracy is not None:
         read_outcomes(accuracy)
     if threads is not None:
         torch.set_num_threads(threads)
     model, processor = load_model(settings.model, dtype=dtype, device=device, layers=settings.layers)
     family = adapter_of(model).config.model_type
-    methods = [Method.from_dict(each.method_dict, family=family) for each in chosen]
+    methods = [Method.from_dict(each.method_dict, family=family) for each in specs]
     guide = load_guide(settings.model, model, processor) if any("text" in each.needs for each in methods) else None
-    rows = [BenchRow(method, each.preset) for method, each in zip(methods, chosen, strict=True)]
-    return Measurement(settings, rows, asked, model, processor, guide, clock_of(clock, model.device), remarks)
+    rows = [BenchRow(method, each.preset) for method, each in zip(methods, specs, strict=True)]
+    return Measurement(settings, rows, samples, model, processor, guide, make_clock(clock, model.device), remarks)
 
 
-def _asked(settings: BenchSettings) -> tuple[list[samples.BenchSample], list[str]]:
-    """The samples for warming up and those that count."""
+def _choose_samples(settings: BenchSettings) -> tuple[list[BenchSample], list[str]]:
+    """Return the samples, those for the warm-up first, and remarks about them."""
     wanted = settings.warmup + settings.samples
     if settings.data is None:
         if settings.question is not None:
-            raise ValueError("--question goes with --data and a folder of pictures")
-        return list(samples.drawn_samples(wanted)), []
-    found = samples.read_samples(settings.data, settings.question)
+            raise ValueError("--question goes with --data and a folder of images")
+        return list(pocket_samples(wanted)), []
+    found = read_samples(settings.data, settings.question)
     if len(found) >= wanted:
         return found[:wanted], []
-    # The first are asked twice rather than left out: what counts is measured after it is warm.
-    asked = [*(found * settings.warmup)[: settings.warmup], *found]
-    return asked, [f"{settings.data} has {len(found)} samples: all of them count, and the first also warm up"]
+    # With too few samples, the first ones run twice: once to warm up, and once to be timed.
+    repeated = [*(found * settings.warmup)[: settings.warmup], *found]
+    return repeated, [f"{settings.data} has {len(found)} samples: all of them count, and the first also warm up"]
 
 
 def read_outcomes(path: Path) -> list[tuple[str, float, float]]:
-    """Method, tokens left and accuracy of each outcome in a results.json of `eadp eval`."""
+    """Read method, number of tokens left and accuracy of each outcome in a results.json of `eadp eval`.
+
+    Raises:
+        ValueError: If the file cannot be read.
+    """
     try:
         return [
             (
@@ -133,5 +179,5 @@ def read_outcomes(path: Path) -> list[tuple[str, float, float]]:
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} is no results.json of `eadp eval`: its outcomes cannot be read ({error!r})"
+            f"{path} is not a results.json of `eadp eval`: cannot read its outcomes ({error!r})"
         ) from error

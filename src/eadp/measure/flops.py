@@ -1,7 +1,7 @@
-"""Multiply-adds of one prefill, from a configuration alone: the model is built on the meta device, nothing is computed.
+"""Multiply-adds of one prefill, computed from a configuration alone.
 
-A multiply-add is one product and its sum; `FlopCounterMode` of torch calls that two FLOPs. Attention is counted in
-full, as it is computed, not halved for causality.
+The model is built on the meta device, and nothing is run. A multiply-add is one product and its sum, which torch's
+`FlopCounterMode` counts as two FLOPs. Attention is counted in full, as it is computed, not halved for causality.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from eadp.core import Grid
 
 @dataclass(frozen=True)
 class Cost:
-    """Multiply-adds by part.
+    """Multiply-adds of a prefill by part.
 
-    tower:     the vision encoder. projector: from its output to the language model's tokens (Qwen: the mergers).
-    guide:     the text encoder, and its projection of the visual tokens; 0 where the guide is a table of embeddings.
-    pruner:    relevance, smoothing and the similarity of tokens. The greedy's corrections depend on the image: timed,
-               not counted.
-    linear:    the language model's linear layers. attention: its products of queries, keys and values.
-    head:      the logits of the last token.
+    Attributes:
+        tower: The vision tower.
+        projector: From the tower's output to the language model's tokens; on Qwen, the mergers.
+        guide: The text encoder and its projection of the visual tokens; 0 if the guide is a table of embeddings.
+        pruner: Relevance, smoothing and token similarity. The greedy selection's updates depend on the image and are
+            not counted.
+        linear: The linear layers of the language model.
+        attention: The language model's products of queries, keys and values.
+        head: The logits of the last token.
     """
 
     tower: int
@@ -38,117 +41,140 @@ class Cost:
 
     @property
     def total(self) -> int:
+        """The sum of all parts."""
         return sum(getattr(self, part.name) for part in fields(self))
 
 
-def linear_weights(module: nn.Module) -> int:
-    """Multiply-adds of one token in all the linear layers of a module."""
+def count_prefill(config: Any, grids: list[Grid], keep: int | None, text: int, words: int = 20) -> Cost:
+    """Count one prefill of a prompt with one image.
+
+    Args:
+        config: The configuration of a model.
+        grids: The grids of the image's blocks of tokens, as in `VisualTokens`.
+        keep: Number of visual tokens that stay; None for all.
+        text: Number of text tokens of the prompt.
+        words: Number of words of the question, which the guide encodes.
+
+    Returns:
+        The multiply-adds by part.
+    """
+    return count_model_prefill(build_meta_model(config), grids, keep, text, words)
+
+
+def count_model_prefill(model: Any, grids: list[Grid], keep: int | None, text: int, words: int = 20) -> Cost:
+    """Count one prefill of a model that is built already; see `count_prefill`."""
+    config = model.config
+    tokens = sum(prod(grid) for grid in grids)
+    tower, projector = count_vision(model, grids)
+    linear, attention, head = count_language_model(model, text + (tokens if keep is None else min(keep, tokens)))
+    guide = pruner = 0
+    if keep is not None and keep < tokens:
+        width = config.text_config.hidden_size
+        channels = width
+        encoder = text_encoder_config(config)
+        if encoder is not None:
+            guide = count_text_encoder(encoder, words)
+            channels = encoder.hidden_size
+            if encoder.model_type == "clip_text_model":
+                channels = encoder.projection_dim
+                guide += tokens * config.vision_config.hidden_size * channels
+        pruner = count_pruner(grids, words, channels, width)
+    return Cost(tower, projector, guide, pruner, linear, attention, head)
+
+
+def count_linear_weights(module: nn.Module) -> int:
+    """Count the multiply-adds of one token in all linear layers of a module."""
     return sum(layer.weight.numel() for layer in module.modules() if isinstance(layer, nn.Linear))
 
 
-def language_model(model: Any, tokens: int) -> tuple[int, int, int]:
-    """Linear layers and attention of so many tokens, and the head for one."""
+def count_language_model(model: Any, tokens: int) -> tuple[int, int, int]:
+    """Count the language model on a sequence of `tokens` tokens.
+
+    Returns:
+        The multiply-adds of the linear layers, of attention, and of the head for one token.
+    """
     text, settings = model.model.language_model, model.config.text_config
     width = settings.num_attention_heads * (getattr(settings, "head_dim", None) or _head_dim(settings))
     attention = settings.num_hidden_layers * 2 * width * tokens**2
-    return linear_weights(text) * tokens, attention, model.lm_head.weight.numel()
+    return count_linear_weights(text) * tokens, attention, model.lm_head.weight.numel()
 
 
-def vision(model: Any, grids: list[Grid]) -> tuple[int, int]:
-    """Tower and projector for the blocks of visual tokens with these grids, before anything is cut off."""
-    return _qwen(model, grids) if hasattr(model.model, "visual") else _llava(model, len(grids))
+def count_vision(model: Any, grids: list[Grid]) -> tuple[int, int]:
+    """Count the vision tower and the projector for blocks of visual tokens with these grids, before pruning."""
+    return (
+        _count_qwen_vision(model, grids) if hasattr(model.model, "visual") else _count_llava_vision(model, len(grids))
+    )
 
 
-def _llava(model: Any, crops: int) -> tuple[int, int]:
-    """Every crop passes the tower at its one resolution; CLIP adds a CLS token."""
+def _count_llava_vision(model: Any, crops: int) -> tuple[int, int]:
+    """Count LLaVA's tower, which encodes every crop at one resolution. CLIP adds a CLS token."""
     tower, settings = model.model.vision_tower, model.config.vision_config
-    cells = (settings.image_size // settings.patch_size) ** 2
-    tokens = cells + (settings.model_type == "clip_vision_model")
-    embed = cells * tower.embeddings.patch_embedding.weight.numel()
+    patches = (settings.image_size // settings.patch_size) ** 2
+    tokens = patches + (settings.model_type == "clip_vision_model")
+    embed = patches * tower.embeddings.patch_embedding.weight.numel()
     attention = settings.num_hidden_layers * 2 * settings.hidden_size * tokens**2
-    projector = linear_weights(model.model.multi_modal_projector) * cells
-    return crops * (embed + linear_weights(tower.encoder) * tokens + attention), crops * projector
+    projector = count_linear_weights(model.model.multi_modal_projector) * patches
+    return crops * (embed + count_linear_weights(tower.encoder) * tokens + attention), crops * projector
 
 
-def _qwen(model: Any, grids: list[Grid]) -> tuple[int, int]:
-    """Patches lie twice as fine as tokens; Qwen2.5's blocks attend within windows but for a few."""
+def _count_qwen_vision(model: Any, grids: list[Grid]) -> tuple[int, int]:
+    """Count Qwen's tower, which merges several patches into a token. Most layers of Qwen2.5 attend within windows."""
     tower, settings = model.model.visual, model.config.vision_config
     merge = settings.spatial_merge_size
     patches = sum(merge**2 * prod(grid) for grid in grids)
     embed = patches * tower.patch_embed.proj.weight.numel()
-    whole = sum((merge**2 * prod(grid)) ** 2 for grid in grids)
+    full_pairs = sum((merge**2 * prod(grid)) ** 2 for grid in grids)
     width = settings.hidden_size
     if hasattr(settings, "fullatt_block_indexes"):
-        everywhere = len(settings.fullatt_block_indexes)
+        full_layers = len(settings.fullatt_block_indexes)
         side = settings.window_size // merge // settings.patch_size
-        windows = sum((merge**2 * size) ** 2 for grid in grids for size in _windows(grid, side))
-        attention = 2 * width * (everywhere * whole + (settings.depth - everywhere) * windows)
+        window_pairs = sum((merge**2 * size) ** 2 for grid in grids for size in _window_sizes(grid, side))
+        attention = 2 * width * (full_layers * full_pairs + (settings.depth - full_layers) * window_pairs)
     else:
-        attention = 2 * width * settings.depth * whole
+        attention = 2 * width * settings.depth * full_pairs
     mergers = [tower.merger, *getattr(tower, "deepstack_merger_list", [])]
-    projector = sum(linear_weights(merger) for merger in mergers) * (patches // merge**2)
-    return embed + linear_weights(tower.blocks) * patches + attention, projector
+    projector = sum(count_linear_weights(merger) for merger in mergers) * (patches // merge**2)
+    return embed + count_linear_weights(tower.blocks) * patches + attention, projector
 
 
-def _windows(grid: Grid, side: int) -> list[int]:
-    """Tokens of each window of side×side tokens on a grid, the ones at the borders cut."""
+def _window_sizes(grid: Grid, side: int) -> list[int]:
+    """Compute the number of tokens in each window of side×side tokens. Windows at the borders are smaller."""
     rows, columns = ([min(side, length - start) for start in range(0, length, side)] for length in grid)
     return [row * column for row in rows for column in columns]
 
 
-def text_encoder(text: Any, words: int) -> int:
-    """A text encoder on a question of so many words, in segments that are always padded to its full length.
+def count_text_encoder(config: Any, words: int) -> int:
+    """Count a text encoder on a question of `words` words, split into segments that are padded to the full length.
 
-    CLIP projects all its slots and the pooled one; SigLIP has a head for the pooled one alone.
+    CLIP projects all tokens and the pooled one. SigLIP has a head for the pooled token only.
     """
-    slots, clip = text.max_position_embeddings, text.model_type == "clip_text_model"
-    segments = max(1, ceil(words / (slots - 1 - clip)))
-    layer = 4 * text.hidden_size**2 + 2 * text.hidden_size * text.intermediate_size
-    encoder = text.num_hidden_layers * (slots * layer + 2 * text.hidden_size * slots**2)
-    last = (slots + 1) * text.projection_dim if clip else text.projection_size
-    return segments * (encoder + last * text.hidden_size)
+    length, clip = config.max_position_embeddings, config.model_type == "clip_text_model"
+    segments = max(1, ceil(words / (length - 1 - clip)))
+    layer = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
+    encoder = config.num_hidden_layers * (length * layer + 2 * config.hidden_size * length**2)
+    outputs = (length + 1) * config.projection_dim if clip else config.projection_size
+    return segments * (encoder + outputs * config.hidden_size)
 
 
-def pruner(grids: list[Grid], words: int, channels: int, width: int, smoothing: int = 3) -> int:
-    """EADP's own: cosines with words and pooled text, the Gaussian's two passes, half of each block's similarity."""
+def count_pruner(grids: list[Grid], words: int, channels: int, width: int, smoothing: int = 3) -> int:
+    """Count EADP's own work: cosines with words and pooled text, two smoothing passes, half of each similarity matrix.
+
+    Args:
+        grids: The grids of the blocks of tokens.
+        words: Number of words of the question.
+        channels: Width of the space that text and visual tokens share.
+        width: Width of the visual tokens.
+        smoothing: Length of the smoothing kernel.
+    """
     tokens = sum(prod(grid) for grid in grids)
-    similarity = sum(_half_gram(prod(grid)) * width for grid in grids)
+    similarity = sum(_count_gram_entries(prod(grid)) * width for grid in grids)
     return (words + 1) * tokens * channels + 2 * smoothing * tokens + similarity
 
 
-def _half_gram(n: int) -> int:
-    """Entries of an n×n Gram matrix that `core.token_similarity` multiplies out: panels right of the diagonal."""
+def _count_gram_entries(n: int) -> int:
+    """Count the entries of an n×n Gram matrix that `core.token_similarity` computes: panels from the diagonal on."""
     step = max(128, ceil(n / 8))
     return sum(min(step, n - start) * (n - start) for start in range(0, n, step))
-
-
-def prefill(config: Any, grids: list[Grid], keep: int | None, text: int, words: int = 20) -> Cost:
-    """One prompt of `text` tokens and one image, with all its tokens (keep=None) or `keep` of them.
-
-    grids: as in `VisualTokens`. words: of the question, which the guide reads.
-    """
-    return count(build_meta_model(config), grids, keep, text, words)
-
-
-def count(model: Any, grids: list[Grid], keep: int | None, text: int, words: int = 20) -> Cost:
-    """`prefill` of a model that is built already."""
-    config = model.config
-    tokens = sum(prod(grid) for grid in grids)
-    tower, projector = vision(model, grids)
-    linear, attention, head = language_model(model, text + (tokens if keep is None else min(keep, tokens)))
-    guide = prune = 0
-    if keep is not None and keep < tokens:
-        width = config.text_config.hidden_size
-        channels = width
-        side = text_encoder_config(config)
-        if side is not None:
-            guide = text_encoder(side, words)
-            channels = side.hidden_size
-            if side.model_type == "clip_text_model":
-                channels = side.projection_dim
-                guide += tokens * config.vision_config.hidden_size * channels
-        prune = pruner(grids, words, channels, width)
-    return Cost(tower, projector, guide, prune, linear, attention, head)
 
 
 def _head_dim(settings: Any) -> int:

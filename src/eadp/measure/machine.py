@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""A description of the machine, stored next to every measured figure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numba
 import torch
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
+    """Return the processor, the number of cores and threads, the GPU, and the versions that affect speed."""
     import transformers
 
     cpu = platform.processor()

@@ -1,4 +1,4 @@
-"""What a computation takes whatever the machine: multiply-adds, and bytes of tensors alive at once."""
+"""The cost of a computation on any machine: its multiply-adds, and the peak size of its tensors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from eadp.compat import FlopCounterMode, TorchDispatchMode, cpu_flash_attention,
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """multiply_adds: of torch's operations; what compiled kernels add (the greedy choice) is not among them.
-    peak_bytes: of the tensors alive at once that the computation made; scratch inside a kernel is not among them.
+    """The cost of a computation.
+
+    Attributes:
+        multiply_adds: Multiply-adds of torch's operations, without compiled kernels such as the greedy selection.
+        peak_bytes: Largest total size of tensors that the computation created and that were alive at the same time,
+            without scratch memory inside kernels.
     """
 
     multiply_adds: int
@@ -25,46 +29,51 @@ class OperationCounts:
 
 
 def count_operations(run: Callable[[], object]) -> OperationCounts:
-    """Run, and count."""
-    gc.collect()  # What an earlier run left in cycles would be freed in the midst of this one, or not.
-    with LiveTensorBytes() as alive, FlopCounterMode(display=False, custom_mapping=_FUSED_ON_CPU) as counter:
+    """Run a computation and count its multiply-adds and its peak memory."""
+    gc.collect()  # Otherwise reference cycles of an earlier run could be freed during this one.
+    with LiveTensorBytes() as alive, FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION) as counter:
         run()
     return OperationCounts(counter.get_total_flops() // 2, alive.peak)
 
 
-def _attention(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+def _attention_flops(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
     return sdpa_flop_count(query, key, value)
 
 
-# torch counts this attention on GPUs, and has no formula for the same on the CPU.
-_FUSED_ON_CPU = {cpu_flash_attention(): _attention}
+# torch counts fused attention on GPUs, but has no formula for its version on the CPU.
+_CPU_ATTENTION = {cpu_flash_attention(): _attention_flops}
 
 
 class LiveTensorBytes(TorchDispatchMode):
-    """Follows the storages that operations make until they are freed."""
+    """Tracks the storages that torch's operations create, until they are freed.
+
+    Attributes:
+        now: Bytes alive at present.
+        peak: Largest value of `now` so far.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self._known: set[int] = set()
+        self._tracked: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {id(each.untyped_storage()) for each in tree_iter((args, kwargs)) if isinstance(each, Tensor)}
+        inputs = {id(each.untyped_storage()) for each in tree_iter((args, kwargs)) if isinstance(each, Tensor)}
         result = func(*args, **(kwargs or {}))
         for each in tree_iter(result):
             if isinstance(each, Tensor):
-                self._follow(each.untyped_storage(), given)
+                self._track(each.untyped_storage(), inputs)
         return result
 
-    def _follow(self, storage: torch.UntypedStorage, given: set[int]) -> None:
-        """given: storages that were there before, the weights among them."""
-        if id(storage) in self._known or id(storage) in given:
+    def _track(self, storage: torch.UntypedStorage, inputs: set[int]) -> None:
+        """Track a storage unless it belongs to an input, such as a weight."""
+        if id(storage) in self._tracked or id(storage) in inputs:
             return
-        self._known.add(id(storage))
+        self._tracked.add(id(storage))
         self.now += (size := storage.nbytes())
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._free, id(storage), size)
 
     def _free(self, storage: int, size: int) -> None:
-        self._known.discard(storage)
+        self._tracked.discard(storage)
         self.now -= size

@@ -1,7 +1,8 @@
-"""Which budget reaches a goal: latency by multiply-adds, memory by weights, KV cache and activations.
+"""The budget that reaches a goal: a latency or a memory.
 
-Assumed: time goes with the multiply-adds of a prefill (`flops`), everything included; a batch multiplies cache and
-activations, not weights (`footprint`). `eadp bench` measures how much of that a machine gives.
+Two assumptions: the time of a prefill is proportional to its multiply-adds (`flops`), all parts included; and a batch
+multiplies the KV cache and the activations, but not the weights (`memory`). `eadp bench` measures how close a machine
+comes to that.
 """
 
 from __future__ import annotations
@@ -17,16 +18,25 @@ from typing import Any
 import torch
 
 from eadp.architectures.configs import build_meta_model
-from eadp.architectures.memory import UNITS, Footprint, footprint, format_bytes, weight_bytes
+from eadp.architectures.memory import UNITS, Footprint, compute_footprint, format_bytes, weight_bytes
 from eadp.core import Grid
-from eadp.measure.flops import count
+from eadp.measure.flops import count_model_prefill
 
-LARGEST_BATCH = 1 << 16
+MAX_BATCH = 1 << 16
 
 
 @dataclass(frozen=True)
 class Planner:
-    """One image and `text` tokens a prompt. text: question, template and answer. words: that the guide reads."""
+    """Computes what budgets cost, and which budget reaches a goal, for prompts with one image.
+
+    Attributes:
+        config: The configuration of the model.
+        grids: The grids of the image's blocks of tokens.
+        text: Number of text tokens per prompt: question, template and answer.
+        words: Number of words of the question, which the guide encodes.
+        dtype: The type of weights, cache and activations.
+        batch: Number of prompts at the same time.
+    """
 
     config: Any
     grids: list[Grid]
@@ -37,48 +47,67 @@ class Planner:
 
     @cached_property
     def model(self) -> Any:
+        """The model on the meta device."""
         return build_meta_model(self.config)
 
     @property
     def tokens(self) -> int:
+        """The number of visual tokens of the image."""
         return sum(prod(grid) for grid in self.grids)
 
     def latency(self, keep: int) -> float:
-        """A prefill's multiply-adds as a ratio to the one with all tokens."""
-        return self._multiply_adds(keep) / self._whole
+        """Compute the multiply-adds of a prefill with `keep` visual tokens, as a ratio to the unpruned prefill."""
+        return self._multiply_adds(keep) / self._unpruned_multiply_adds
 
     @cached_property
-    def _whole(self) -> int:
+    def _unpruned_multiply_adds(self) -> int:
         return self._multiply_adds(self.tokens)
 
     def _multiply_adds(self, keep: int) -> int:
-        return count(self.model, self.grids, keep, self.text, self.words).total
+        return count_model_prefill(self.model, self.grids, keep, self.text, self.words).total
 
     def memory(self, keep: int, batch: int | None = None, text: int | None = None) -> Footprint:
+        """Compute the memory of a prefill with `keep` visual tokens.
+
+        Args:
+            keep: Number of visual tokens that stay.
+            batch: Number of prompts; None for the planner's.
+            text: Number of text tokens per prompt; None for the planner's.
+        """
         text = self.text if text is None else text
-        return footprint(self.model, self._weights, self.grids, keep, text, self.dtype, batch or self.batch)
+        return compute_footprint(self.model, self._weights, self.grids, keep, text, self.dtype, batch or self.batch)
 
     @cached_property
     def _weights(self) -> int:
         return weight_bytes(self.model, self.dtype)
 
-    def for_latency(self, ratio: float) -> int:
-        """The most tokens that reach it."""
+    def keep_for_latency(self, ratio: float) -> int:
+        """Find the largest number of visual tokens whose latency is at most `ratio`.
+
+        Raises:
+            ValueError: If even one token takes longer.
+        """
         if ratio >= 1:
             return self.tokens
-        keep = _most(self.tokens, lambda keep: self.latency(keep) <= ratio)
+        keep = _largest(self.tokens, lambda keep: self.latency(keep) <= ratio)
         if not keep:
             raise ValueError(
                 f"no budget reaches {ratio:g}x: with one token left a prefill still takes {self.latency(1):.2f}x, most "
-                "of it in the vision tower, which sees the whole image"
+                "of it in the vision tower, which encodes the whole image"
             )
         return keep
 
-    def for_memory(self, size: int) -> int:
-        """The most tokens that fit. All of them need no room for a choice, so they may fit where fewer do not."""
+    def keep_for_memory(self, size: int) -> int:
+        """Find the largest number of visual tokens that fits into `size` bytes.
+
+        The unpruned model needs no memory for a selection, so all tokens may fit where fewer do not.
+
+        Raises:
+            ValueError: If not even one token fits.
+        """
         if self.memory(self.tokens).total <= size:
             return self.tokens
-        keep = _most(self.tokens, lambda keep: self.memory(keep).total <= size)
+        keep = _largest(self.tokens, lambda keep: self.memory(keep).total <= size)
         if not keep:
             least = self.memory(1)
             raise ValueError(
@@ -88,34 +117,42 @@ class Planner:
             )
         return keep
 
-    def batch_within(self, keep: int, size: int) -> int:
-        """The most prompts at once that fit; 0 for none."""
-        return _most(LARGEST_BATCH, lambda batch: self.memory(keep, batch=batch).total <= size)
+    def largest_batch(self, keep: int, size: int) -> int:
+        """Find the largest number of prompts that fits into `size` bytes at the same time; 0 if none does."""
+        return _largest(MAX_BATCH, lambda batch: self.memory(keep, batch=batch).total <= size)
 
-    def context_within(self, keep: int, size: int) -> int:
-        """The most text tokens of a prompt that fit beside the image and that the model has positions for.
+    def longest_context(self, keep: int, size: int) -> int:
+        """Find the largest number of text tokens that fits next to the image, in `size` bytes and in the positions.
 
-        Kept tokens keep their places in the sequence, so dropped ones still take up positions.
+        Kept tokens keep their positions, so dropped tokens still use up positions.
         """
-        places = max(0, self.config.text_config.max_position_embeddings - self.tokens)
-        return _most(places, lambda text: self.memory(keep, text=text).total <= size)
+        positions = max(0, self.config.text_config.max_position_embeddings - self.tokens)
+        return _largest(positions, lambda text: self.memory(keep, text=text).total <= size)
 
 
-def _most(limit: int, holds: Callable[[int], bool]) -> int:
-    """The largest of 1 … limit for which it holds, where it holds up to some number and not beyond; 0 for none."""
+def _largest(limit: int, holds: Callable[[int], bool]) -> int:
+    """Find the largest of 1 … limit for which `holds`, by bisection; 0 if there is none."""
     return bisect_right(range(1, limit + 1), False, key=lambda number: not holds(number))
 
 
-def ratio_of(text: str) -> float:
-    """0.5x → 0.5."""
+def parse_ratio(text: str) -> float:
+    """Parse a latency: 0.5x → 0.5.
+
+    Raises:
+        ValueError: If the text is not a ratio in (0, 1].
+    """
     found = re.fullmatch(r"(\d*\.?\d+)x?", text.strip())
     if not found or not 0 < float(found[1]) <= 1:
         raise ValueError(f"a latency is a ratio to the unpruned prefill such as 0.5x, at most 1x, got {text!r}")
     return float(found[1])
 
 
-def bytes_of(text: str) -> int:
-    """4GiB → 4294967296."""
+def parse_bytes(text: str) -> int:
+    """Parse a size: 4GiB → 4294967296.
+
+    Raises:
+        ValueError: If the text is not a size.
+    """
     found = re.fullmatch(r"(\d*\.?\d+)\s*([KMG]i?B|B)", text.strip())
     if not found or not float(found[1]):
         raise ValueError(f"a memory is a size such as 4GiB or 800MB, got {text!r}")

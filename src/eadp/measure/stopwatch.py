@@ -1,4 +1,4 @@
-"""Time by part: what lies within a part and has a name of its own is not counted twice."""
+"""Time by part of a prefill. The time of a part inside another part counts once, for the inner part."""
 
 from __future__ import annotations
 
@@ -16,48 +16,67 @@ from eadp.runtime.hooks import Hooks
 
 TOWER, LANGUAGE, REST = "vision tower", "language model", "rest"
 PRUNER = ("text guide", "relevance", "smoothing", "similarity", "selection", "compaction")
+"""The parts that only a pruned model has."""
+
 PARTS = (TOWER, *PRUNER, LANGUAGE, REST)
 
 
 @dataclass(frozen=True)
 class Clock:
-    """How time is taken. stamp: now; between: milliseconds from one stamp to another, asked when all is over."""
+    """A source of time stamps.
+
+    Attributes:
+        name: "wall" or "cpu".
+        stamp: Returns a stamp of the present moment.
+        elapsed_ms: Computes the milliseconds between two stamps. It may wait for the device, so call it only after the
+            timed work.
+    """
 
     name: str
     stamp: Callable[[], Any]
-    between: Callable[[Any, Any], float]
+    elapsed_ms: Callable[[Any, Any], float]
 
 
-def clock(name: str, device: torch.device) -> Clock:
-    """`wall`, or `cpu`: the CPU time of the process, which a busy machine leaves nearly as it is.
+def make_clock(name: str, device: torch.device) -> Clock:
+    """Build a clock for a device.
 
-    On a GPU, wall time is taken by events on its stream: nothing waits for them while the model runs.
+    On a GPU, wall time is taken by events on its stream, so that nothing waits while the model runs.
+
+    Args:
+        name: "wall"; or "cpu" for the CPU time of the process, which hardly depends on what else the machine does.
+        device: The device of the model.
+
+    Raises:
+        ValueError: If the name is unknown, or if the clock cannot measure work on this device.
     """
     if name not in ("wall", "cpu"):
-        raise ValueError(f"the clock is wall or cpu, got {name!r}")
+        raise ValueError(f"the clock must be wall or cpu, got {name!r}")
     if name == "cpu" and device.type != "cpu":
-        raise ValueError(f"the clock cpu does not see what runs on {device.type}; use wall")
+        raise ValueError(f"the clock cpu does not measure work on {device.type}; use wall")
     if device.type == "cuda":
-        return Clock(name, _event, _between_events)
+        return Clock(name, _record_event, _elapsed_between_events)
     if device.type != "cpu":
-        raise ValueError(f"time is taken on cpu and cuda, not on {device.type}")
+        raise ValueError(f"time can be measured on cpu and cuda, not on {device.type}")
     now = time.perf_counter_ns if name == "wall" else time.process_time_ns
     return Clock(name, now, lambda start, end: (end - start) / 1e6)
 
 
-def _event() -> Any:
+def _record_event() -> Any:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
 
 
-def _between_events(start: Any, end: Any) -> float:
+def _elapsed_between_events(start: Any, end: Any) -> float:
     end.synchronize()
     return start.elapsed_time(end)
 
 
 class Stopwatch:
-    """Listens to parts from its making until `stop`."""
+    """Measures the time of named parts, from its construction until `stop`.
+
+    It is a listener of `eadp.core.trace`: `with watch(name):` assigns the time of the block to a part.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -80,34 +99,39 @@ class Stopwatch:
                 self._mark(self._open[-1])
 
     def _mark(self, name: str) -> None:
-        """From now on it is this part's time."""
+        """Assign the time from now on to this part."""
         self._marks.append((self.clock.stamp(), name))
 
     def stop(self) -> None:
+        """End the measurement. Parts that follow are ignored."""
         self._mark(REST)
         self.running = False
 
     @property
     def start(self) -> Any:
+        """The stamp of the construction."""
         return self._marks[0][0]
 
     @property
     def total(self) -> float:
-        """Milliseconds until `stop`."""
-        return self.clock.between(self.start, self._marks[-1][0])
+        """Milliseconds from the construction until `stop`."""
+        return self.clock.elapsed_ms(self.start, self._marks[-1][0])
 
     def parts(self) -> dict[str, float]:
-        """Milliseconds of each part, which add up to `total`."""
+        """Compute the milliseconds of each part. They add up to `total`."""
         found = dict.fromkeys(PARTS, 0.0)
         for (start, name), (end, _) in zip(self._marks, self._marks[1:], strict=False):
-            found[name] = found.get(name, 0.0) + self.clock.between(start, end)
+            found[name] = found.get(name, 0.0) + self.clock.elapsed_ms(start, end)
         return found
 
 
 def name_model_parts(model: Any) -> Hooks:
-    """Name the model's own parts: the vision tower with its projector, the language model with its head.
+    """Name the model's own parts: the vision tower with its projector, and the language model with its head.
 
-    The same for the stock model and for a pruned one, which attaches on top of it.
+    The unpruned and the pruned model get the same names, because `attach` wraps what is named here.
+
+    Returns:
+        Hooks that undo the naming when they are closed.
     """
     hooks, adapter = Hooks(), adapter_of(model)
     for modality in adapter.geometry.modalities:

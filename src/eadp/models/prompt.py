@@ -53,6 +53,29 @@ def build_inputs(processor: Any, images: Sequence[Image.Image], questions: Seque
     return tokenize_conversations(processor, conversations)
 
 
+def build_clip_inputs(model: Any, processor: Any, images: Sequence[Image.Image], question: str) -> Any:
+    """Build the prompt that asks one question about one image or one clip.
+
+    A clip is passed as a video if the model takes videos, otherwise as several images.
+
+    Args:
+        model: The model; its configuration says whether it takes videos.
+        processor: A processor with a chat template.
+        images: One image, or the frames of the clip.
+        question: The question.
+
+    Returns:
+        The inputs of the model.
+    """
+    if len(images) == 1:
+        return build_inputs(processor, images, [question])
+    if getattr(model.config, "video_token_id", None) is not None:
+        text = build_prompt(processor, question, images=0, videos=1)
+        return processor(text=[text], videos=[list(images)], return_tensors="pt")
+    text = build_prompt(processor, question, images=len(images))
+    return processor(text=[text], images=list(images), return_tensors="pt")
+
+
 def tokenize_conversations(processor: Any, conversations: Sequence[Conversation], **options: Any) -> Any:
     """Turn conversations into one batch of the model's inputs, up to where its answers begin.
 

@@ -1,4 +1,4 @@
-"""The paper's result tables as data, figure by figure as printed."""
+"""The result tables of the EADP paper as data, exactly as printed."""
 
 from eadp.paper.tables import ALL_TOKENS, AVERAGE, PaperRow, PaperTable, figures, models, table, tables
 

@@ -1,4 +1,4 @@
-"""The paper's tables as it lays them out: a head, blocks of one budget or one setting, a row a method."""
+"""The paper's tables in the paper's layout: blocks of one budget or one setting, with a row per method."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from eadp.paper.tables import ALL_TOKENS, AVERAGE, PaperRow, PaperTable
 from eadp.utils.tables import NOTHING, format_markdown
 
-PRINTED = {
+METHOD_TITLES = {
     "fastv": "FastV",
     "pyramiddrop": "PDrop",
     "sparsevlm": "SparseVLM",
@@ -27,11 +27,11 @@ PRINTED = {
 """The methods as the paper writes them."""
 
 SYMBOLS = {"mu": "μ", "beta": "β", "tau": "τ", "gamma": "γ"}
-BESIDE = {" ×": "{0} (×{1})", " ±": "{0} ± {1}", "-val": "{0}/{1}*", "/20": "{0}"}
-"""Columns that the paper prints in the cell of the one before: how its cell is written with both."""
-ONLY_BESIDE = {"-val": "{1}*", "/20": "{1}"}
-"""And how where the one before is empty."""
-HEADS = {
+SHARED_CELLS = {" ×": "{0} (×{1})", " ±": "{0} ± {1}", "-val": "{0}/{1}*", "/20": "{0}"}
+"""Endings of columns that the paper prints in the cell of the column without the ending, and the format of both."""
+SECOND_ALONE = {"-val": "{1}*", "/20": "{1}"}
+"""The format of such a cell if the column without the ending is empty."""
+COLUMN_TITLES = {
     "ScienceQA-IMG": "SQA",
     "MMBench": "MMB",
     "MMBench-CN": "MMB-CN",
@@ -39,90 +39,97 @@ HEADS = {
     "LongVideoBench": "LongVideo",
     AVERAGE: "Avg.",
 }
-"""Columns as the paper heads them, to fit a screen."""
-ON_ITS_SIDE = ("subtasks", "times")
-"""Kinds of table that are too wide for a screen."""
+"""The columns with the short titles that the paper uses."""
+TRANSPOSED_KINDS = ("subtasks", "times")
+"""The kinds of table that are too wide for a terminal, so that their columns are printed as rows."""
 
 
 def as_table(table: PaperTable) -> Table:
-    """For the screen."""
-    head = [column for column in table.columns if not _is_beside(table, column)]
+    """Build the table for the terminal."""
+    columns = _printed_columns(table)
     title = f"{table.caption} [dim]\\[{table.label}][/dim]"
-    said = [*_units(table, head), *_rule(table), *table.remarks]
-    grid = Table(title=title, caption="\n".join(said), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    grid.title_justify = grid.caption_justify = "left"
-    if table.kind in ON_ITS_SIDE:
-        return _turned(table, head, grid)
-    grid.add_column("tokens", no_wrap=True)
-    grid.add_column("setting" if table.kind == "ablation" else "method", no_wrap=True)
-    for column in head:
-        grid.add_column(HEADS.get(column, column), justify="right", no_wrap=True)
-    for _, block in groupby(table.rows, key=lambda row: _block(table, row)):
+    notes = [*_describe_units(table, columns), *_describe_average(table), *table.remarks]
+    printed = Table(title=title, caption="\n".join(notes), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    printed.title_justify = printed.caption_justify = "left"
+    if table.kind in TRANSPOSED_KINDS:
+        return _fill_transposed(table, columns, printed)
+    printed.add_column("tokens", no_wrap=True)
+    printed.add_column("setting" if table.kind == "ablation" else "method", no_wrap=True)
+    for column in columns:
+        printed.add_column(COLUMN_TITLES.get(column, column), justify="right", no_wrap=True)
+    for _, block in groupby(table.rows, key=lambda row: _block_key(table, row)):
         rows = list(block)
         for row in rows:
             style = "bold" if row.method == "eadp" and table.kind == "accuracy" else None
             heading = row.heading if row is rows[0] or table.kind == "ablation" else ""
-            grid.add_row(heading, named(table, row), *(cell(row, column) for column in head), style=style)
-        grid.add_section()
-    return grid
+            cells = (format_cell(row, column) for column in columns)
+            printed.add_row(heading, row_title(table, row), *cells, style=style)
+        printed.add_section()
+    return printed
 
 
 def as_markdown(table: PaperTable) -> str:
-    """For a page."""
-    head = [column for column in table.columns if not _is_beside(table, column)]
-    rows = [[row.heading, named(table, row), *(cell(row, column) for column in head)] for row in table.rows]
-    return format_markdown(["tokens", "setting" if table.kind == "ablation" else "method", *head], rows)
+    """Format the table as Markdown."""
+    columns = _printed_columns(table)
+    rows = [
+        [row.heading, row_title(table, row), *(format_cell(row, column) for column in columns)] for row in table.rows
+    ]
+    return format_markdown(["tokens", "setting" if table.kind == "ablation" else "method", *columns], rows)
 
 
-def named(table: PaperTable, row: PaperRow) -> str:
-    """What a row is called: its method, or what an ablation sets."""
+def row_title(table: PaperTable, row: PaperRow) -> str:
+    """Return the title of a row: its method, or the setting of an ablation."""
     if row.setting:
         name, value = row.setting.split("=")
         return f"{SYMBOLS.get(name, name)} = {value}"
-    return table.model if row.method == ALL_TOKENS else PRINTED[row.method]
+    return table.model if row.method == ALL_TOKENS else METHOD_TITLES[row.method]
 
 
-def cell(row: PaperRow, column: str) -> str:
-    """A cell with what the paper prints in it besides."""
-    alone = row.printed.get(column, "")
-    for ending, both in BESIDE.items():
-        if more := row.printed.get(column + ending):
-            return both.format(alone, more) if alone else ONLY_BESIDE[ending].format(alone, more)
-    return alone or NOTHING
+def format_cell(row: PaperRow, column: str) -> str:
+    """Format a cell as the paper prints it, together with the column that shares it."""
+    first = row.printed.get(column, "")
+    for ending, both in SHARED_CELLS.items():
+        if second := row.printed.get(column + ending):
+            return both.format(first, second) if first else SECOND_ALONE[ending].format(first, second)
+    return first or NOTHING
 
 
-def _is_beside(table: PaperTable, column: str) -> bool:
-    return any(column.endswith(ending) and column.removesuffix(ending) in table.columns for ending in BESIDE)
+def _printed_columns(table: PaperTable) -> list[str]:
+    """Return the columns that have a cell of their own."""
+    return [
+        column
+        for column in table.columns
+        if not any(column.endswith(each) and column.removesuffix(each) in table.columns for each in SHARED_CELLS)
+    ]
 
 
-def _block(table: PaperTable, row: PaperRow) -> str:
-    """What the rows between two lines have in common: the setting that is tried, or the budget."""
+def _block_key(table: PaperTable, row: PaperRow) -> str:
+    """Return what the rows between two lines share: the setting that is tried, or the budget."""
     one_budget = len({row.keep for row in table.rows}) == 1
     return row.setting.split("=")[0] if one_budget else row.setting or row.heading
 
 
-def _turned(table: PaperTable, head: list[str], grid: Table) -> Table:
-    """Columns as rows."""
-    grid.add_column("", no_wrap=True)
+def _fill_transposed(table: PaperTable, columns: list[str], printed: Table) -> Table:
+    printed.add_column("", no_wrap=True)
     for _, block in groupby(table.rows, key=lambda row: row.heading):
-        for place, row in enumerate(block):
-            name = "all" if row.method == ALL_TOKENS else named(table, row)
-            grid.add_column("\n".join(["" if place else row.heading, name]), justify="right", no_wrap=True)
-    for column in head:
-        grid.add_row(column, *(cell(row, column) for row in table.rows))
-    return grid
+        for index, row in enumerate(block):
+            title = "all" if row.method == ALL_TOKENS else row_title(table, row)
+            printed.add_column("\n".join(["" if index else row.heading, title]), justify="right", no_wrap=True)
+    for column in columns:
+        printed.add_row(column, *(format_cell(row, column) for row in table.rows))
+    return printed
 
 
-def _units(table: PaperTable, head: list[str]) -> Iterator[str]:
+def _describe_units(table: PaperTable, columns: list[str]) -> Iterator[str]:
     units: dict[str, list[str]] = {}
-    for column in head:
+    for column in columns:
         units.setdefault(table.unit(column), []).append(column)
     *_, common = sorted(units, key=lambda unit: len(units[unit]))
     others = [f"{', '.join(columns)} in {unit}" for unit, columns in units.items() if unit != common]
     yield f"Figures in {common}" + "".join(f"; {other}" for other in others) + "."
 
 
-def _rule(table: PaperTable) -> Iterator[str]:
+def _describe_average(table: PaperTable) -> Iterator[str]:
     if table.averaged:
         divided = " and ".join(f"{column} / {by:g}" for column, by in table.divisors.items())
         yield f"The average is over {len(table.averaged)} columns" + (f", with {divided}." if divided else ".")

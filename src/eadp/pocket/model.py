@@ -1,4 +1,4 @@
-"""The pocket model's architecture: LLaVA-1.5 in small, and the text side of its CLIP."""
+"""The architecture of the pocket model: a small LLaVA-1.5, and the text encoder of its CLIP."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from eadp.pocket.world.scene import SIDE
 
 PATCH = 8
 GRID = SIDE // PATCH
-"""Visual tokens along each side: GRID² in all."""
+"""Visual tokens along each side of the image; an image has GRID² tokens."""
 
 WIDTH = 128
+"""Width of the tower, of the language model and of the space that text and image share."""
+
 _SPECIAL_IDS: dict[str, Any] = {
     "pad_token_id": SPECIAL.index(PAD),
     "bos_token_id": SPECIAL.index(BOS),
@@ -35,7 +37,7 @@ _SPECIAL_IDS: dict[str, Any] = {
 
 
 class ClipText(nn.Module):
-    """What CLIP has beside its vision tower: the text model and the two projections into the shared space."""
+    """The parts of CLIP that LLaVA does not have: the text encoder and the two projections into the shared space."""
 
     def __init__(self, config: CLIPTextConfig) -> None:
         super().__init__()
@@ -43,12 +45,13 @@ class ClipText(nn.Module):
         self.text_projection = nn.Linear(config.hidden_size, WIDTH, bias=False)
         self.visual_projection = nn.Linear(WIDTH, WIDTH, bias=False)
 
-    def words(self, ids: Tensor) -> Tensor:
-        """One vector for each token, B×L×c; the EOS token's is the pooled one."""
+    def encode_tokens(self, ids: Tensor) -> Tensor:
+        """Encode token ids, B×L, into one vector per token, B×L×c. The vector of the EOS token is the pooled one."""
         return self.text_projection(self.text_model(input_ids=ids).last_hidden_state)
 
 
-def new_clip_text(vocabulary: int) -> ClipText:
+def build_clip_text(vocabulary: int) -> ClipText:
+    """Build an untrained text encoder for a vocabulary of this size."""
     return ClipText(
         CLIPTextConfig(
             vocab_size=vocabulary,
@@ -64,7 +67,8 @@ def new_clip_text(vocabulary: int) -> ClipText:
     )
 
 
-def new_llava(vocabulary: int) -> LlavaForConditionalGeneration:
+def build_llava(vocabulary: int) -> LlavaForConditionalGeneration:
+    """Build an untrained pocket model for a vocabulary of this size."""
     vision = CLIPVisionConfig(
         hidden_size=WIDTH,
         intermediate_size=4 * WIDTH,
@@ -95,14 +99,15 @@ def new_llava(vocabulary: int) -> LlavaForConditionalGeneration:
         vision_feature_select_strategy="default",
         tie_word_embeddings=True,
     )
-    # It was taught on whole images: where a token stands in the sequence tells it where it is.
+    # The model was trained with original positions: it infers where a patch is from its position in the sequence.
     config.eadp_positions = "keep"
     model = LlavaForConditionalGeneration(config)
-    _make_identity(model.model.vision_tower)
+    _make_last_layer_identity(model.model.vision_tower)
     return model
 
 
-def new_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
+def build_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
+    """Build the processor of the pocket model."""
     return LlavaProcessor(
         image_processor=CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}),
         tokenizer=tokenizer,
@@ -113,18 +118,24 @@ def new_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
     )
 
 
-def _make_identity(tower: CLIPVisionModel) -> None:
-    """LLaVA reads the tower's last layer but one, so the last one is never trained: let it pass its input on."""
+def _make_last_layer_identity(tower: CLIPVisionModel) -> None:
+    """Make the last layer return its input. LLaVA reads the layer before it, so the last one is never trained."""
     last = cast(Any, tower.encoder.layers[-1])
     for linear in (last.self_attn.out_proj, last.mlp.fc2):
         nn.init.zeros_(linear.weight)
         nn.init.zeros_(linear.bias)
 
 
-def see(tower: CLIPVisionModel, pixels: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The tower's hidden state −2 with CLS first, B×(1+n)×d, without the cost of the last layer.
+def encode_patches(tower: CLIPVisionModel, pixels: Tensor, keep: Tensor | None = None) -> Tensor:
+    """Compute the tower's second-to-last hidden states, without the cost of the last layer.
 
-    keep: B×n, the patches to look at; None for all of them.
+    Args:
+        tower: The vision tower.
+        pixels: B×3×SIDE×SIDE.
+        keep: B×n, the patches to encode; None for all.
+
+    Returns:
+        B×(1+n)×d, CLS first.
     """
     hidden = tower.embeddings(pixels)
     if keep is not None:

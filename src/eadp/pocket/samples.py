@@ -1,4 +1,4 @@
-"""What the pocket benchmark asks: test scenes with their questions, and how an answer is scored."""
+"""The samples of the pocket benchmark: scenes with questions, and the scoring of answers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ from itertools import count
 import numpy as np
 from PIL.Image import Image
 
-from eadp.pocket.text import prompt
-from eadp.pocket.world import KINDS, Split, ask, draw, scene
+from eadp.pocket.text import format_prompt
+from eadp.pocket.world import KINDS, Split, make_question, make_scene, render_image
 
 Box = tuple[float, float, float, float]
-TURNS = 2
-"""Questions asked about each scene."""
+"""Top, left, bottom, right, as shares of the image."""
+
+QUESTIONS_PER_SCENE = 2
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One question. boxes: top, left, bottom, right of what it is about, as shares of the image; none: it is absent."""
+    """A question about a scene.
+
+    Attributes:
+        image: The image of the scene.
+        question: The question.
+        answer: The correct answer.
+        kind: The kind of the question, one of `KINDS`.
+        boxes: The boxes of the things that the question is about; empty if they are not in the scene.
+        scene: The number of the scene in its split.
+    """
 
     image: Image
     question: str
@@ -30,32 +40,45 @@ class Sample:
 
     @property
     def prompt(self) -> str:
-        """What the processor takes together with the image."""
-        return prompt(self.question)
+        """The prompt for the processor, to be given together with the image."""
+        return format_prompt(self.question)
 
-    def right(self, answer: str) -> bool:
-        """Exact match, but for spaces, capitals and a full stop at the end."""
-        return _plain(answer) == _plain(self.answer)
+    def is_correct(self, answer: str) -> bool:
+        """Compare an answer with the correct one, apart from spaces, capitals and a full stop at the end."""
+        return _normalize(answer) == _normalize(self.answer)
 
 
 def samples(split: Split, total: int, kinds: tuple[str, ...] = KINDS) -> Iterator[Sample]:
-    """`total` questions of a split, always the same ones, every kind in its turn, TURNS a scene."""
+    """Generate questions of a split, always the same ones.
+
+    Args:
+        split: The split.
+        total: Number of questions.
+        kinds: The kinds of questions, which take turns.
+
+    Yields:
+        The samples, at most `QUESTIONS_PER_SCENE` per scene. Kinds that a scene does not allow are asked about the
+        next one.
+
+    Raises:
+        ValueError: If a kind is unknown.
+    """
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"unknown kinds of question {unknown}; there are {', '.join(KINDS)}")
     made = 0
     for index in count():
-        drawn, image = scene(split, index), None
-        for _ in range(TURNS):
+        scene, image = make_scene(split, index), None
+        for _ in range(QUESTIONS_PER_SCENE):
             if made == total:
                 return
             kind = kinds[made % len(kinds)]
-            question = ask(drawn, np.random.default_rng((*drawn.seed, 2, made)), kind)
+            question = make_question(scene, np.random.default_rng((*scene.seed, 2, made)), kind)
             if question is None:
                 continue
-            image = image or draw(drawn)
-            yield Sample(image, question.text, question.answer, kind, question.boxes(drawn), index)
+            image = image or render_image(scene)
+            yield Sample(image, question.text, question.answer, kind, question.boxes(scene), index)
             made += 1
 
 
-def _plain(answer: str) -> str:
+def _normalize(answer: str) -> str:
     return " ".join(answer.lower().rstrip(". ").split())

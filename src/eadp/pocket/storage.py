@@ -1,4 +1,4 @@
-"""Weights on disk: in half precision, read back into single."""
+"""Save and load the pocket model. Weights are stored in half precision and loaded in single precision."""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ from eadp.pocket.model import ClipText
 WEIGHTS = Path(__file__).parent / "weights"
 _CLIP_CONFIG, _CLIP_WEIGHTS = "clip_text.json", "clip_text.safetensors"
 LONGEST_ANSWER = 8
+"""Largest number of tokens of an answer."""
+
 SIGN = 1.0
-"""The pocket CLIP is trained patch by patch, so that its maps light up the object: nothing to negate."""
+"""The sign of the similarity. The pocket CLIP is trained per patch, so patches of the named thing have high cosines."""
 
 
 def save(folder: Path, model: LlavaForConditionalGeneration, processor: LlavaProcessor, clip: ClipText) -> None:
-    """Everything that `load` and `guide` need, in a folder of its own."""
+    """Write everything that `pocket.load` and `pocket.guide` need into a folder.
+
+    Args:
+        folder: The folder. It is created if needed.
+        model: The model.
+        processor: Its processor.
+        clip: The text encoder of its CLIP.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(
         max_new_tokens=LONGEST_ANSWER,
@@ -36,18 +45,20 @@ def save(folder: Path, model: LlavaForConditionalGeneration, processor: LlavaPro
 
 
 def load_model(folder: Path) -> LlavaForConditionalGeneration:
-    _check(folder)
+    """Load the model from a folder that `save` wrote."""
+    _check_folder(folder)
     return LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def load_processor(folder: Path) -> LlavaProcessor:
-    _check(folder)
+    """Load the processor from a folder that `save` wrote."""
+    _check_folder(folder)
     return LlavaProcessor.from_pretrained(folder, backend="pil")
 
 
-def _check(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     if not (folder / "model.safetensors").exists():
         raise FileNotFoundError(
-            f"there is no pocket model in {folder}: give the folder that `make pocket` wrote, or none "
-            "for the one that the package ships"
+            f"there is no pocket model in {folder}: give a folder that `make pocket` wrote, or no folder for the model "
+            "that ships with the package"
         )

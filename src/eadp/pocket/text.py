@@ -1,4 +1,4 @@
-"""Tokenizer and chat template: one byte-level vocabulary for the language model and for CLIP's text side."""
+"""Tokenizer and chat template. The language model and CLIP's text encoder share one byte-level vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 PAD, BOS, IMAGE, EOS = "<pad>", "<s>", "<image>", "</s>"
 SPECIAL = (PAD, BOS, IMAGE, EOS)
-"""In this order: CLIP's text model treats an EOS numbered 2 in a way of its own, so EOS is not 2."""
+"""The special tokens in the order of their ids. EOS must not have id 2, which CLIP's text model treats specially."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
@@ -20,13 +20,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def prompt(question: str) -> str:
-    """What the chat template makes of one question about one image."""
+def format_prompt(question: str) -> str:
+    """Format one question about one image as the chat template does."""
     return f"USER: {IMAGE}\n{question} ASSISTANT:"
 
 
-def learn_tokenizer(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE: every word of the corpus ends up as one token, and any other text can be written too."""
+def train_tokenizer(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer: one token per word of the corpus, and bytes for any other text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,1 +1,1 @@
-"""Small tools that know nothing of pruning: files, images, colours, statistics, tables."""
+"""Helpers that are independent of pruning: files, images, colours, statistics, tables."""

@@ -1,4 +1,4 @@
-"""Files that are written in one step: a reader never sees half a file."""
+"""Atomic writes: a reader never sees a partly written file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file in one step: a reader, or a kill at any moment, leaves the old file or the new one."""
+    """Replace a file atomically: after a crash at any moment there is either the old file or the new one."""
     os.replace(_write_temporary(path, text), path)
 
 
 def create_file(path: Path, text: str) -> bool:
-    """Write a file in one step, unless it exists.
+    """Create a file atomically, unless it exists.
 
     Returns:
         Whether the file was written.
@@ -29,7 +29,7 @@ def create_file(path: Path, text: str) -> bool:
 
 
 def _write_temporary(path: Path, text: str) -> Path:
-    """Write the text to a hidden file in the folder of `path` and wait until it is on the disk."""
+    """Write the text to a hidden file next to `path`, and wait until it is on disk."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
         file.write(text)
         file.flush()

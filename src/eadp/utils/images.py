@@ -1,4 +1,4 @@
-"""Images from files that may be anything: what is not an image, or too large, is refused from its header."""
+"""Read images from untrusted files. Files that are not images or are too large are rejected by their header."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
 MAX_MEGAPIXELS = 50
-"""Size limit of an image. A hundred megapixels would take 300 MB in memory, and no model sees them."""
+"""Size limit of an image. A hundred megapixels would take 300 MB of memory, and no model uses them."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""Formats that are read. Pillow knows more, and some of them start other programs."""
+"""Accepted formats. Pillow supports more, but starts other programs to read some of them."""
 
 MAX_FRAMES = 8
-"""Frames that are taken from a clip by default."""
+"""Default limit of frames that are read from a clip."""
 
 
 def read_image(path: str | Path, *, upright: bool = True, limited: bool = True) -> Image.Image:
-    """Read one image as RGB; of an animated file, the first frame.
+    """Read one image as RGB. From an animated file, read the first frame.
 
     Args:
         path: The file.
-        upright: Whether to turn the image as its EXIF orientation says.
-        limited: Whether to refuse an image of more than `MAX_MEGAPIXELS`; Pillow's own, higher limit always holds.
+        upright: Whether to rotate the image by its EXIF orientation.
+        limited: Whether to reject images of more than `MAX_MEGAPIXELS`. Pillow's own, higher limit always applies.
 
     Raises:
         ValueError: If the file is not an image, is damaged, or is too large.
@@ -41,7 +41,7 @@ def read_frames(path: str | Path, count: int = MAX_FRAMES) -> list[Image.Image]:
 
     Args:
         path: An image, an animated file (GIF, WebP, APNG), or a folder of images in the order of their names.
-        count: The most frames that are read of a clip; they are evenly spread.
+        count: Maximum number of frames to read from a clip, evenly spread.
 
     Raises:
         ValueError: If a file is missing, not an image, damaged, or too large.
@@ -54,11 +54,11 @@ def read_frames(path: str | Path, count: int = MAX_FRAMES) -> list[Image.Image]:
     if path.is_dir():
         files = sorted(each for each in path.iterdir() if each.is_file())
         if not files:
-            raise ValueError(f"the folder {str(path)!r} is empty: a clip is a folder of images, in the order of names")
+            raise ValueError(f"the folder {str(path)!r} is empty: a clip is a folder of images in the order of names")
         return [read_image(files[index]) for index in spread_evenly(0, len(files), count)]
     image = _open(path)
     _check_size(path, image)
-    # Telephones put a second image for depth into their JPEGs: those are no clips.
+    # The JPEGs of some phones contain a second image for depth. They are not clips.
     total = 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)
     if total == 1:
         return [_decode(image)]
@@ -68,7 +68,7 @@ def read_frames(path: str | Path, count: int = MAX_FRAMES) -> list[Image.Image]:
 
 
 def spread_evenly(first: int, last: int, count: int) -> np.ndarray:
-    """Choose `count` of the numbers first … last − 1, evenly spread, with both ends; all if there are no more."""
+    """Choose `count` of the integers first … last − 1, evenly spread, including both ends; all if there are fewer."""
     if last - first <= count:
         return np.arange(first, last)
     return np.linspace(first, last - 1, count).round().astype(int)
@@ -81,8 +81,8 @@ def make_square(
 
     Args:
         image: The image, in RGB.
-        side: The side in pixels; None for the longer side of the image, which needs a colour to pad with.
-        pad_colour: Fills up the shorter side on both ends; None to stretch the image.
+        side: Side of the square in pixels; None for the longer side of the image, which requires `pad_colour`.
+        pad_colour: Colour that pads the shorter side on both ends; None to stretch the image.
     """
     if pad_colour is not None:
         longer = max(image.size)
@@ -93,13 +93,13 @@ def make_square(
 
 
 def _open(path: Path) -> Any:
-    """Read the header alone."""
+    """Read the header only."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             return Image.open(path, formats=FORMATS)
     except UnidentifiedImageError:
-        raise ValueError(f"{path.name} is not an image that can be read: give a {', '.join(FORMATS)}") from None
+        raise ValueError(f"{path.name} is not an image that can be read: give one of {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
         raise ValueError(
             f"{path.name} is too large: at most {MAX_MEGAPIXELS} megapixels are read; scale it down"
@@ -119,6 +119,6 @@ def _check_size(path: Path, image: Image.Image, frames: int = 1) -> None:
 def _decode(image: Image.Image, upright: bool = True) -> Image.Image:
     try:
         return (ImageOps.exif_transpose(image) if upright else image).convert("RGB")
-    except Exception as error:  # what broken files make decoders raise is of every kind
+    except Exception as error:  # Decoders raise errors of every kind on broken files.
         name = Path(getattr(image, "filename", "the image")).name
-        raise ValueError(f"{name} is damaged, its pixels cannot be read ({error})") from error
+        raise ValueError(f"{name} is damaged: its pixels cannot be read ({error})") from error

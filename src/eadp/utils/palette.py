@@ -1,4 +1,4 @@
-"""Colours that people with any kind of colour vision can tell apart."""
+"""Colours that people with any kind of colour vision can distinguish."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 BLUE, VERMILLION, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 ORANGE, SKY_BLUE, YELLOW, BLACK = "#e69f00", "#56b4e9", "#f0e442", "#000000"
 OKABE_ITO = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY_BLUE, YELLOW, BLACK)
-"""Okabe and Ito's palette, for lines and bars; the first six also show on white as thin lines."""
+"""The palette of Okabe and Ito, for lines and bars. The first six are also visible as thin lines on white."""
 
 CIVIDIS = torch.tensor(
     [
@@ -29,21 +29,21 @@ CIVIDIS = torch.tensor(
 
 
 def normalize(values: Tensor) -> Tensor:
-    """Scale a map to [0, 1]; a constant map becomes 0."""
+    """Scale values linearly to [0, 1]. Constant values become 0."""
     values = values.detach().cpu().float()
     low, high = values.min(), values.max()
     return (values - low) / (high - low) if high > low else torch.zeros_like(values)
 
 
 def to_colours(levels: Tensor) -> Tensor:
-    """Map levels in [0, 1], of any shape, to cividis: one more dimension of three bytes."""
-    place = levels.clamp(0, 1) * (len(CIVIDIS) - 1)
-    below = place.floor().long().clamp_max(len(CIVIDIS) - 2)
-    share = (place - below)[..., None]
+    """Map levels in [0, 1] to colours of cividis: shape S to shape S×3, uint8."""
+    position = levels.clamp(0, 1) * (len(CIVIDIS) - 1)
+    below = position.floor().long().clamp_max(len(CIVIDIS) - 2)
+    share = (position - below)[..., None]
     return (CIVIDIS[below] * (1 - share) + CIVIDIS[below + 1] * share).round().to(torch.uint8)
 
 
 def text_colour(background: Tensor) -> str:
-    """Choose black or white, whichever is easier to read on this colour."""
+    """Return black or white, whichever is easier to read on this background (3 values, red, green, blue)."""
     red, green, blue = background.tolist()
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"

@@ -1,4 +1,4 @@
-"""95 % intervals: of a share, a mean, a median, and of the difference between two means."""
+"""95 % confidence intervals of a proportion, a mean, a median, and the difference between two means."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 Z95 = 1.959964
-"""Standard deviations that hold 95 % of a normal distribution."""
+"""95 % of a normal distribution lie within this many standard deviations of its mean."""
 MEAN_DRAWS, MEDIAN_DRAWS = 10_000, 2_000
-"""Bootstrap samples. Ten thousand fix the ends of an interval to about a twentieth of its width."""
+"""Bootstrap samples. Ten thousand determine the ends of an interval to about a twentieth of its width."""
 MAX_COUNTS = 1_000_000
-"""Numbers that a bootstrap of means holds in memory at a time."""
+"""Maximum number of values that a bootstrap of means holds in memory."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,25 @@ class MedianInterval:
         return f"{self.median:{kind}} ({self.low:{kind}}–{self.high:{kind}})"
 
 
-def wilson_interval(right: int, total: int) -> tuple[float, float]:
-    """Compute Wilson's 95 % interval of the share `right` / `total`."""
-    if not 0 <= right <= total or not total:
-        raise ValueError(f"a share needs 0 ≤ right ≤ total and total ≥ 1, got {right} of {total}")
-    share, spread = right / total, Z95**2 / total
-    middle = (share + spread / 2) / (1 + spread)
-    reach = Z95 * math.sqrt(share * (1 - share) / total + spread / (4 * total)) / (1 + spread)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+def wilson_interval(successes: int, total: int) -> tuple[float, float]:
+    """Compute Wilson's 95 % interval of the proportion `successes` / `total`.
+
+    Returns:
+        The ends of the interval, in [0, 1].
+
+    Raises:
+        ValueError: If `total` is 0, or `successes` is negative or above `total`.
+    """
+    if not 0 <= successes <= total or not total:
+        raise ValueError(f"a proportion needs 0 ≤ successes ≤ total and total ≥ 1, got {successes} of {total}")
+    share, spread = successes / total, Z95**2 / total
+    centre = (share + spread / 2) / (1 + spread)
+    half_width = Z95 * math.sqrt(share * (1 - share) / total + spread / (4 * total)) / (1 + spread)
+    return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
 def mean_interval(scores: Sequence[float]) -> tuple[float, float]:
-    """Compute the 95 % interval of a mean: Wilson's if every score is 0 or 1, else by bootstrap."""
+    """Compute the 95 % interval of a mean: Wilson's if every score is 0 or 1, otherwise by bootstrap."""
     if set(scores) <= {0, 1}:
         return wilson_interval(int(sum(scores)), len(scores))
     return _interval(_resampled_means(np.asarray(scores, float), MEAN_DRAWS, seed=0))
@@ -48,7 +55,20 @@ def mean_interval(scores: Sequence[float]) -> tuple[float, float]:
 def paired_difference(
     a: Sequence[float], b: Sequence[float], seed: int = 0, draws: int = MEAN_DRAWS
 ) -> tuple[float, float, float]:
-    """Compute the mean of a − b over the same samples, and the ends of its 95 % bootstrap interval."""
+    """Compute the mean of a − b over the same samples, and its 95 % bootstrap interval.
+
+    Args:
+        a: One score per sample.
+        b: One score per sample, in the same order.
+        seed: Seed of the bootstrap.
+        draws: Number of bootstrap samples.
+
+    Returns:
+        The mean difference and the ends of its interval.
+
+    Raises:
+        ValueError: If there are no scores, or not as many in `a` as in `b`.
+    """
     if len(a) != len(b) or not a:
         raise ValueError(f"a paired comparison needs the same questions on both sides, got {len(a)} and {len(b)}")
     difference = np.asarray(a, float) - np.asarray(b, float)
@@ -57,12 +77,16 @@ def paired_difference(
 
 
 def median_interval(values: Sequence[float], seed: int = 0, draws: int = MEDIAN_DRAWS) -> MedianInterval:
-    """Compute a median and its 95 % bootstrap interval."""
-    found = np.asarray(values, float)
-    if not len(found):
+    """Compute a median and its 95 % bootstrap interval.
+
+    Raises:
+        ValueError: If there are no values.
+    """
+    data = np.asarray(values, float)
+    if not len(data):
         raise ValueError("a median needs at least one value")
-    picks = np.random.default_rng(seed).integers(len(found), size=(draws, len(found)))
-    return MedianInterval(float(np.median(found)), *_interval(np.median(found[picks], axis=1)))
+    picks = np.random.default_rng(seed).integers(len(data), size=(draws, len(data)))
+    return MedianInterval(float(np.median(data)), *_interval(np.median(data[picks], axis=1)))
 
 
 def _interval(resampled: np.ndarray) -> tuple[float, float]:
@@ -71,16 +95,18 @@ def _interval(resampled: np.ndarray) -> tuple[float, float]:
 
 
 def _resampled_means(values: np.ndarray, draws: int, seed: int) -> np.ndarray:
-    """Means of samples drawn with replacement.
+    """Return the means of `draws` samples drawn with replacement.
 
-    The count of each distinct value is multinomial, so that a draw of a hundred thousand right and wrong answers costs
-    no more than one of ten.
+    The counts of the distinct values are multinomial, so the cost of a draw depends only on how many distinct values
+    there are.
     """
     distinct, counts = np.unique(values, return_counts=True)
     generator = np.random.default_rng(seed)
-    step = max(1, MAX_COUNTS // len(distinct))
+    chunk = max(1, MAX_COUNTS // len(distinct))
     means = [
-        generator.multinomial(len(values), counts / len(values), size=min(step, draws - start)) @ distinct / len(values)
-        for start in range(0, draws, step)
+        generator.multinomial(len(values), counts / len(values), size=min(chunk, draws - start))
+        @ distinct
+        / len(values)
+        for start in range(0, draws, chunk)
     ]
     return np.concatenate(means)

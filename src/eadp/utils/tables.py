@@ -1,4 +1,4 @@
-"""Tables from a head and rows of text: as Markdown, and for the terminal."""
+"""Tables of text: as Markdown, and for the terminal."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from rich.table import Table
 
 NOTHING = "–"
-"""A cell without a value."""
+"""Text of a cell without a value."""
 
 
 def format_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Format a Markdown table, without a newline at its end."""
+    """Format a Markdown table, without a newline at the end."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def build_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = (), **options: Any) -> Table:
-    """Build a table for the terminal whose cells are not wrapped.
+    """Build a table for the terminal, whose cells are never wrapped.
 
     Args:
         head: The names of the columns.
-        rows: One text per column.
-        left: The columns that are aligned to the left; the others are aligned to the right.
+        rows: The rows, each with one text per column.
+        left: Names of the columns that are aligned to the left. The others are aligned to the right.
         **options: Further arguments of `rich.table.Table`.
     """
     table = Table(**options)

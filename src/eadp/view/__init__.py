@@ -1,4 +1,4 @@
-"""See what was kept and why: as a figure, as one HTML page (`report`), and live in a browser (`page`)."""
+"""Show which tokens were kept, and why: as a figure, as an HTML page (`report`), or live in a browser (`page`)."""
 
 from eadp.view.comparison import Comparison, MethodResult
 from eadp.view.figure import draw_figure

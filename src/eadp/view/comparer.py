@@ -1,4 +1,4 @@
-"""A model is asked about a picture, with all tokens and with each method's: what the figure and the report show."""
+"""Ask a model about an image with all tokens and with the tokens of each method, for the figure and the report."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from eadp.methods import EADP, BeforeMethod, Method, NoPruning, get_method, get_
 from eadp.methods.base import Need
 from eadp.models.guides import guide_for
 from eadp.models.guides.base import Guide
-from eadp.models.prompt import build_inputs, build_prompt
+from eadp.models.prompt import build_clip_inputs
 from eadp.runtime import Pruned, attach
 from eadp.view.comparison import Comparison, MethodResult, TimedAnswer
 from eadp.view.visible_area import visible_area
 
 ROUNDS = 3
-"""Prefills of each kind that are timed, in turn; their median is shown."""
+"""Timed prefills per method. Their median is shown."""
 
-NEW_TOKENS = 64
-LONGEST = 2000
-"""Characters of a question."""
+MAX_NEW_TOKENS = 64
+MAX_QUESTION_LENGTH = 2000
+"""Limit of a question, in characters."""
 
 
 @dataclass(frozen=True)
 class InputRecorder(NoPruning):
-    """Keep every token, and record what a method would have been given."""
+    """Keep every token, and record the inputs that a method would have received."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
     inputs: list[tuple[VisualTokens, TextGuide]] = field(default_factory=list)
@@ -47,12 +47,25 @@ class InputRecorder(NoPruning):
 
 
 def check_request(question: str, methods: Sequence[str], keep: int | float) -> tuple[str, dict[str, Method]]:
-    """What is asked and by which methods, if that makes sense: told before a model is loaded."""
+    """Check a question, the names of methods and a budget before a model is loaded.
+
+    Args:
+        question: The question.
+        methods: Names of methods.
+        keep: The number or share of tokens to keep.
+
+    Returns:
+        The question without surrounding spaces, and the methods by name.
+
+    Raises:
+        ValueError: If the question is empty or too long, there is no method, a name is unknown, or the budget is
+            out of range.
+    """
     question = question.strip()
     if not question:
-        raise ValueError("the question is empty: ask something about the picture")
-    if len(question) > LONGEST:
-        raise ValueError(f"the question has {len(question)} characters; at most {LONGEST} are taken")
+        raise ValueError("the question is empty: ask something about the image")
+    if len(question) > MAX_QUESTION_LENGTH:
+        raise ValueError(f"the question has {len(question)} characters; the limit is {MAX_QUESTION_LENGTH}")
     chosen = {}
     for name in dict.fromkeys(methods):
         chosen[name] = get_method(name, keep=keep) if get_method_class(name).takes_budget else get_method(name)
@@ -62,7 +75,16 @@ def check_request(question: str, methods: Sequence[str], keep: int | float) -> t
 
 
 class MethodComparer:
-    """One model, asked by one at a time: `attach` changes it while it answers."""
+    """Compares methods on one model.
+
+    Threads take turns, because `attach` changes the model while it answers.
+
+    Args:
+        model: The model.
+        processor: Its processor.
+        guide: The text guide; by default the one of the model's family.
+        notes: Sentences to show with every comparison.
+    """
 
     def __init__(self, model: Any, processor: Any, guide: Guide | None = None, notes: Sequence[str] = ()) -> None:
         self.model = model
@@ -73,8 +95,8 @@ class MethodComparer:
 
     @classmethod
     def from_name(cls, name: str) -> MethodComparer:
-        """By the model's name, as `load_model` takes it."""
-        notes = ("Pocket model: a toy that knows drawn scenes only. What it says of photographs is out of its world.",)
+        """Load the model by name, as `load_model` does."""
+        notes = ("Pocket model: a toy that knows drawn scenes only. Its answers about photographs mean nothing.",)
         return cls(*load_model(name), notes=notes if name == "pocket" else ())
 
     def compare(
@@ -86,7 +108,19 @@ class MethodComparer:
         rounds: int = ROUNDS,
         progress: Callable[[str], None] = lambda step: None,
     ) -> Comparison:
-        """images: one, or the frames of a clip."""
+        """Ask the model with all tokens and with the tokens of each method.
+
+        Args:
+            images: One image, or the frames of a clip.
+            question: The question.
+            methods: Names of the methods.
+            keep: The number or share of tokens to keep.
+            rounds: Timed prefills per method.
+            progress: Called with the name of each step as it starts.
+
+        Raises:
+            ValueError: As in `check_request`.
+        """
         question, chosen = check_request(question, methods, keep)
         with self._lock, torch.inference_mode():
             return self._compare(images, question, chosen, rounds, progress)
@@ -104,34 +138,37 @@ class MethodComparer:
         progress("all tokens")
         recorder = InputRecorder()
         with self._attached(recorder) as pruned:
-            said = {"": generate_answer(self.model, self.processor, inputs, NEW_TOKENS)}
-            pictures = pruned.images
-        tokens, text = recorder.inputs[0]
-        chosen: dict[str, Selection] = {}
+            texts = {"": generate_answer(self.model, self.processor, inputs, MAX_NEW_TOKENS)}
+            layouts = pruned.images
+        tokens, guidance = recorder.inputs[0]
+        selections: dict[str, Selection] = {}
         for name, method in methods.items():
             progress(name)
             with self._attached(method) as pruned:
-                said[name] = generate_answer(self.model, self.processor, inputs, NEW_TOKENS)
-                chosen[name] = _together(pruned.last, method, tokens, text)
+                texts[name] = generate_answer(self.model, self.processor, inputs, MAX_NEW_TOKENS)
+                selections[name] = _join_selections(pruned.last, method, tokens, guidance)
         progress("time")
-        times = self._prefills(inputs, methods, rounds)
-        answers = {name: TimedAnswer(said[name], times[name]) for name in said}
+        times = self._median_prefill_times(inputs, methods, rounds)
+        answers = {name: TimedAnswer(text, times[name]) for name, text in texts.items()}
         return Comparison(
-            images=self._shown(images, len(pictures), len(tokens.grids)),
+            images=self._images_under_tokens(images, len(layouts), len(tokens.grids)),
             question=question,
             grids=tokens.grids,
-            results=[MethodResult(chosen[name], answers[name]) for name in methods],
-            layout=pictures[0].layout if len(pictures) == 1 else None,
+            results=[MethodResult(selections[name], answers[name]) for name in methods],
+            layout=layouts[0].layout if len(layouts) == 1 else None,
             features=tokens.features,
-            relevance=EADP(keep=1.0).relevance(tokens, text),
-            whole=answers[""],
-            notes=(*self.notes, *(f"{each.method}: {note}" for each in chosen.values() for note in each.notes)),
+            relevance=EADP(keep=1.0).relevance(tokens, guidance),
+            unpruned=answers[""],
+            notes=(*self.notes, *(f"{each.method}: {note}" for each in selections.values() for note in each.notes)),
         )
 
-    def _shown(self, images: Sequence[Image.Image], pictures: int, blocks: int) -> list[Image.Image]:
-        """What the tokens lie on: pictures of one block as the model sees them; of a video that joins frames, the first
-        of those that share a block."""
-        if len(images) == pictures == blocks:
+    def _images_under_tokens(self, images: Sequence[Image.Image], layouts: int, blocks: int) -> list[Image.Image]:
+        """Return one image per block, or the image that all blocks lie on.
+
+        An image of one block is cut as the model receives it. If a model joins frames of a video, the first frame of
+        each block is shown.
+        """
+        if len(images) == layouts == blocks:
             return [visible_area(image, self.processor) for image in images]
         if len(images) == 1:
             return list(images)
@@ -140,26 +177,26 @@ class MethodComparer:
     def _attached(self, method: Method) -> Pruned:
         return attach(self.model, self.processor, method=method, guide=self.guide, budget_over="prompt")
 
-    def _prefills(self, inputs: Any, methods: dict[str, Method], rounds: int) -> dict[str, float]:
-        """Medians, with all tokens and by each method, measured in turn."""
+    def _median_prefill_times(self, inputs: Any, methods: dict[str, Method], rounds: int) -> dict[str, float]:
+        """Return the median prefill time per method, and with all tokens under the empty name."""
         times: dict[str, list[float]] = {name: [] for name in ["", *methods]}
         for turn in range(rounds):
             for name in list(times)[:: -1 if turn % 2 else 1]:
-                around: AbstractContextManager[object] = self._attached(methods[name]) if name else nullcontext()
-                with around:
+                context: AbstractContextManager[object] = self._attached(methods[name]) if name else nullcontext()
+                with context:
                     times[name].append(time_prefill(self.model, inputs))
         return {name: statistics.median(each) for name, each in times.items()}
 
 
 def generate_answer(model: Any, processor: Any, inputs: Any, new_tokens: int | None = None) -> str:
-    """What the model says, greedily."""
+    """Generate an answer by greedy decoding."""
     limit = {} if new_tokens is None else {"max_new_tokens": new_tokens}
     out = model.generate(**inputs, do_sample=False, **limit)
     return processor.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
 
 
 def time_prefill(model: Any, inputs: Any) -> float:
-    """Everything until the first logits: vision tower, text guide, selection, language model."""
+    """Return the milliseconds until the first logits: vision tower, text guide, selection and language model."""
     start = time.perf_counter()
     logits: Tensor = model(**inputs, logits_to_keep=1).logits
     if logits.device.type == "cuda":
@@ -167,19 +204,8 @@ def time_prefill(model: Any, inputs: Any) -> float:
     return 1000 * (time.perf_counter() - start)
 
 
-def build_clip_inputs(model: Any, processor: Any, images: Sequence[Image.Image], question: str) -> Any:
-    """One question about a picture, or about a clip: as a video where the model takes videos, else as pictures."""
-    if len(images) == 1:
-        return build_inputs(processor, images, [question])
-    if getattr(model.config, "video_token_id", None) is not None:
-        text = build_prompt(processor, question, images=0, videos=1)
-        return processor(text=[text], videos=[list(images)], return_tensors="pt")
-    text = build_prompt(processor, question, images=len(images))
-    return processor(text=[text], images=list(images), return_tensors="pt")
-
-
-def _together(parts: list[Selection], method: Method, tokens: VisualTokens, text: TextGuide) -> Selection:
-    """What was kept of several pictures under one budget, as one selection over all their tokens."""
+def _join_selections(parts: list[Selection], method: Method, tokens: VisualTokens, text: TextGuide) -> Selection:
+    """Join the selections of several images under one budget into one selection over all their tokens."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(method, BeforeMethod) and method.needs <= {"text"}:

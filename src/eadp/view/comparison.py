@@ -1,4 +1,4 @@
-"""What is looked at: a picture or clip, a question, and what each method kept of it."""
+"""The data of a figure or report: an image or clip, a question, and what each method kept."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from PIL import Image
 from torch import Tensor
 
 from eadp.core import Grid, Layout, Relevance, Selection
-from eadp.view.replay import Replay, replay
+from eadp.view.replay import Replay, replay_picks
 
 
 @dataclass(frozen=True)
 class TimedAnswer:
-    """What the model said, and the median time of its prefill in milliseconds, all of it."""
+    """The answer of a model, and how long its prefill took.
+
+    Attributes:
+        text: The answer.
+        prefill: Median prefill time in milliseconds: vision tower, text guide, selection and language model.
+    """
 
     text: str
     prefill: float
@@ -24,18 +29,24 @@ class TimedAnswer:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """What one method kept, and what the model answered from it; None where no model was asked."""
+    """What one method kept.
+
+    Attributes:
+        selection: The kept tokens.
+        answer: The answer of the model from these tokens; None if no model was asked.
+    """
 
     selection: Selection
     answer: TimedAnswer | None = None
 
     @property
     def name(self) -> str:
+        """Name of the method."""
         return self.selection.method
 
     @property
-    def heat(self) -> Tensor | None:
-        """N, the map that the method went by, before it was sharpened; None where it went by none."""
+    def heatmap(self) -> Tensor | None:
+        """N, the scores that the method selected by, before polarization; None if it uses no scores."""
         relevance, scores = self.selection.relevance, self.selection.scores
         if relevance is not None and relevance.smoothed is not None:
             return relevance.smoothed
@@ -43,20 +54,28 @@ class MethodResult:
 
     @property
     def order(self) -> Tensor | None:
-        """K, the kept tokens as they were picked; None where the method takes them all at once."""
+        """K, the kept tokens in the order of picking; None if the method selects them all at once."""
         order = self.selection.order
         return order if order is not None and len(order) == len(self.selection) else None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One question about one picture or clip, and the methods' choices side by side.
+    """The selections of several methods for one question about one image or clip.
 
-    images:    the picture, or one for each frame; those that the N tokens lie on.
-    grids, layout: of the N tokens, as in `VisualTokens`.
-    features:  N×d, the tokens as the language model would receive them: they tell which token represents which.
-    relevance: EADP's view of the question: its words, and the weights by which coverage is measured for every method.
-    whole:     the answer with all tokens.
+    Attributes:
+        images: The image, or one image per frame, that the N tokens lie on.
+        question: The question.
+        grids: Rows and columns of each block of tokens, as in `VisualTokens`.
+        results: One result per method.
+        layout: How crops lie on the image, as in `VisualTokens`.
+        features: N×d, the tokens that the language model would receive. They show which token represents which.
+        relevance: EADP's relevance for this question: its words, and the weights of the coverage of every method.
+        unpruned: The answer with all tokens; None if no model was asked.
+        notes: Sentences to show below the results.
+
+    Raises:
+        ValueError: If there is no result, or if the grids do not hold the tokens of a selection.
     """
 
     images: Sequence[Image.Image]
@@ -66,35 +85,38 @@ class Comparison:
     layout: Layout | None = None
     features: Tensor | None = None
     relevance: Relevance | None = None
-    whole: TimedAnswer | None = None
+    unpruned: TimedAnswer | None = None
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
         if not self.results:
-            raise ValueError("there is nothing to look at: give at least one method")
+            raise ValueError("there is nothing to show: give the result of at least one method")
         for result in self.results:
             if result.selection.total != self.total:
                 raise ValueError(
                     f"grids {list(self.grids)} hold {self.total} tokens, but {result.name} chose among "
-                    f"{result.selection.total}: give the grids of this picture, as in pruned.images"
+                    f"{result.selection.total}: give the grids of this image, as in pruned.images"
                 )
 
     @property
     def is_clip(self) -> bool:
+        """Whether there are several images: the frames of a clip."""
         return len(self.images) > 1
 
     @property
     def total(self) -> int:
+        """N, the number of tokens before pruning."""
         return sum(rows * columns for rows, columns in self.grids)
 
     @property
     def blocks(self) -> list[slice]:
+        """The tokens of each block."""
         ends = list(accumulate(rows * columns for rows, columns in self.grids))
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     @property
     def words(self) -> list[tuple[str, float, bool]]:
-        """How each of the question's tokens reads, its entropy, and whether it stays; none where nobody said."""
+        """Each word of the question, its entropy, and whether it is used; empty if the words are unknown."""
         if self.relevance is None or self.relevance.words is None:
             return []
         entropy, kept = self.relevance.word_entropy.tolist(), self.relevance.word_kept.tolist()
@@ -102,11 +124,11 @@ class Comparison:
 
     @cached_property
     def replays(self) -> list[Replay | None]:
-        """How each method's tokens come to represent the others, pick by pick; None without features or weights."""
+        """The picks of each method, replayed; None without features or weights."""
         weights = None if self.relevance is None else self.relevance.polarized
         if self.features is None or weights is None:
             return [None] * len(self.results)
         return [
-            replay(self.features, weights, self.blocks, result.order, result.selection.indices)
+            replay_picks(self.features, weights, self.blocks, result.order, result.selection.indices)
             for result in self.results
         ]

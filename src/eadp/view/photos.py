@@ -1,4 +1,4 @@
-"""Photographs to look at: those that scikit-image ships, with their terms."""
+"""Photographs for the live page and the gallery: those that scikit-image ships, with their licences."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from eadp.utils.images import read_image
 
 @dataclass(frozen=True)
 class Photo:
-    """terms: as the docstring of the function in `skimage.data` says."""
+    """A photograph with a question about it.
+
+    Attributes:
+        name: Name of the function in `skimage.data` that returns the photograph.
+        question: A question about it.
+        licence: Source and licence, as the docstring of that function states them.
+        path: The file.
+    """
 
     name: str
     question: str
-    terms: str
+    licence: str
     path: Path
 
     @property
@@ -25,7 +32,7 @@ class Photo:
         return read_image(self.path)
 
 
-ALL = (
+SKIMAGE_PHOTOS = (
     ("astronaut", "astronaut.png", "Is there an orange thing?", "NASA, public domain"),
     ("chelsea", "chelsea.png", "What colour is the cat?", "CC0 by Stefan van der Walt"),
     ("coffee", "coffee.png", "Is there a red thing?", "CC0 by Rachel Michetti"),
@@ -33,10 +40,10 @@ ALL = (
 )
 
 
-def photos() -> list[Photo]:
-    """None where scikit-image (`pip install eadp[plot]`) is not installed."""
+def list_photos() -> list[Photo]:
+    """Return the photographs; an empty list if scikit-image (`pip install eadp[plot]`) is not installed."""
     spec = find_spec("skimage")
     if spec is None or spec.origin is None:
         return []
     folder = Path(spec.origin).parent / "data"
-    return [Photo(name, question, terms, folder / file) for name, file, question, terms in ALL]
+    return [Photo(name, question, licence, folder / file) for name, file, question, licence in SKIMAGE_PHOTOS]

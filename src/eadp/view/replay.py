@@ -1,4 +1,4 @@
-"""The picks once more, one after the other: whom each new token represents, and what that adds to the coverage."""
+"""Replay a selection pick by pick: which tokens each pick represents, and how much coverage it adds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from eadp.core import LazySimilarity
 
 @dataclass(frozen=True)
 class Replay:
-    """K picks over N tokens.
+    """K picks among N tokens, and the E changes of representatives that they cause.
 
-    order:      K, the picks; sorted by index where the method took all at once.
-    steps:      E, ascending; at pick `steps[e]` the token `tokens[e]` found a better representative than it had, alike
-                to it by `similarity[e]`. After the first picks few tokens change: E is nearer to N·log K than to N·K.
-    coverage:   K, float64, F(first k picks) / F(all): facility location with EADP's weights, whichever method picked.
+    Change e: at pick `steps[e]`, the token `tokens[e]` gets a better representative, with similarity `similarity[e]`.
+    Few tokens change after the first picks, so E grows like N·log K rather than N·K.
+
+    Attributes:
+        order: K, the picks in order; sorted by index if the method selects all tokens at once.
+        steps: E, ascending, the pick of each change.
+        tokens: E, the token of each change.
+        similarity: E, the similarity of that token to the pick.
+        coverage: K, float64, F(first k picks) / F(all tokens), by facility location with EADP's weights for every
+            method.
     """
 
     order: Tensor
@@ -28,27 +34,41 @@ class Replay:
     coverage: Tensor
 
 
-def replay(features: Tensor, weights: Tensor, blocks: Sequence[slice], order: Tensor | None, indices: Tensor) -> Replay:
-    """Tokens represent tokens of their own block, as in `facility_location_by_quota`."""
+def replay_picks(
+    features: Tensor, weights: Tensor, blocks: Sequence[slice], order: Tensor | None, indices: Tensor
+) -> Replay:
+    """Replay the picks of a method.
+
+    A token can only represent tokens of its own block, as in `facility_location_by_quota`.
+
+    Args:
+        features: N×d, the visual tokens.
+        weights: N, EADP's weights.
+        blocks: The tokens of each block.
+        order: K, the kept tokens in the order of picking; None if the method selects all at once.
+        indices: K, the kept tokens in ascending order.
+    """
     order = (indices if order is None else order).cpu()
     gains = torch.zeros(len(order), dtype=torch.float64)
-    events: list[Tensor] = []
-    alike: list[Tensor] = []
-    everything = 0.0
+    changes: list[Tensor] = []
+    similarities: list[Tensor] = []
+    full_objective = 0.0
     for block in blocks:
-        rows = LazySimilarity.from_features(features[block])
+        similarity = LazySimilarity.from_features(features[block])
         weight = weights[block].detach().cpu().double()
-        everything += float(weight @ rows.diagonal.cpu().double())
+        full_objective += float(weight @ similarity.diagonal.cpu().double())
         steps = ((order >= block.start) & (order < block.stop)).nonzero().flatten()
         covered = torch.zeros_like(weight)
         for step in steps.tolist():
-            similar = rows.rows((order[step : step + 1] - block.start).to(rows.unit_features.device))[0].cpu()
-            better = (similar > covered).nonzero().flatten()
-            gains[step] = weight[better] @ (similar[better].double() - covered[better])
-            covered[better] = similar[better].double()
-            events.append(torch.stack([torch.full_like(better, step), better + block.start]))
-            alike.append(similar[better])
-    changes = torch.cat(events, dim=1)
-    by_step = changes[0].argsort(stable=True)
-    coverage = (gains.cumsum(0) / everything).clamp_max(1)
-    return Replay(order, changes[0, by_step], changes[1, by_step], torch.cat(alike)[by_step], coverage)
+            pick = (order[step : step + 1] - block.start).to(similarity.unit_features.device)
+            row = similarity.rows(pick)[0].cpu()
+            better = (row > covered).nonzero().flatten()
+            gains[step] = weight[better] @ (row[better].double() - covered[better])
+            covered[better] = row[better].double()
+            changes.append(torch.stack([torch.full_like(better, step), better + block.start]))
+            similarities.append(row[better])
+    steps_and_tokens = torch.cat(changes, dim=1)
+    by_step = steps_and_tokens[0].argsort(stable=True)
+    coverage = (gains.cumsum(0) / full_objective).clamp_max(1)
+    steps, tokens = steps_and_tokens[:, by_step]
+    return Replay(order, steps, tokens, torch.cat(similarities)[by_step], coverage)

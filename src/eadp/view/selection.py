@@ -1,4 +1,4 @@
-"""One selection, shown without a model: as a figure, and as a page."""
+"""Show one selection without a model, as a figure or as an HTML page."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ def plot(
     tokens: OnGrids | None = None,
     question: str = "",
 ) -> Image.Image:
-    """Draw a selection: the words of the question, the relevance map, and the kept tokens. Notebooks show the result.
+    """Draw a selection: the words of the question, the relevance map, and the kept tokens.
 
     Args:
         selection: What a method kept, such as `pruned.last[0]`.
         image: The image, or the frames of the clip, that the tokens lie on.
-        tokens: How the tokens lie on it: one of `pruned.images`, or the `VisualTokens`. By default one square grid.
-        question: The question; by default the words that the guide read.
+        tokens: The grids of the tokens: one of `pruned.images`, or the `VisualTokens`. By default one square grid.
+        question: The question; by default the words that the guide encoded.
+
+    Returns:
+        The figure, which notebooks display.
 
     Raises:
         ValueError: If there is no image, or if the grids do not hold the tokens of the selection.
     """
-    return draw_figure(comparison_of(selection, image, tokens, question))
+    return draw_figure(build_comparison(selection, image, tokens, question))
 
 
 def to_html(
@@ -45,18 +48,21 @@ def to_html(
         selection: What a method kept, such as `pruned.last[0]`.
         image: The image, or the frames of the clip, that the tokens lie on.
         tokens: As in `plot`. With `VisualTokens` the page also shows which token represents which.
-        question: The question; by default the words that the guide read.
+        question: The question; by default the words that the guide encoded.
+
+    Returns:
+        The page as HTML.
 
     Raises:
         ValueError: If there is no image, or if the grids do not hold the tokens of the selection.
     """
-    return render_report(comparison_of(selection, image, tokens, question))
+    return render_report(build_comparison(selection, image, tokens, question))
 
 
-def comparison_of(
+def build_comparison(
     selection: Selection, image: Image.Image | Sequence[Image.Image], tokens: OnGrids | None, question: str
 ) -> Comparison:
-    """A comparison of one method, from its selection alone."""
+    """Build a comparison of one method from its selection. The arguments are those of `plot`."""
     images = [image] if isinstance(image, Image.Image) else list(image)
     if not images:
         raise ValueError("give the image, or the frames of the clip, that the tokens lie on")
@@ -64,7 +70,7 @@ def comparison_of(
         side = round(selection.total**0.5)
         if side**2 != selection.total:
             raise ValueError(
-                f"{selection.total} tokens are no square: say how they lie with `tokens`, such as pruned.images[0]"
+                f"{selection.total} tokens do not form a square: give their grids as tokens=, such as pruned.images[0]"
             )
         grids, layout, features = [(side, side)], None, None
     else:

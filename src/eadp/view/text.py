@@ -1,4 +1,7 @@
-"""Text in pictures: any script that some font of the machine has; what none has is written as its code point."""
+"""Text in images, in any script that a font of this machine supports.
+
+A character that no font supports is written as its code point.
+"""
 
 from __future__ import annotations
 
@@ -36,53 +39,60 @@ OTHER_SCRIPTS = (
     "seguiemj.ttf",
     "FreeSans.ttf",
 )
-"""Where signs are looked for that the plain font has not: Chinese, Japanese, Korean, others, emoji in one colour."""
+"""Fonts for characters that the plain font lacks: Chinese, Japanese, Korean, other scripts, single-colour emoji."""
 
 
 @cache
-def fonts(size: int, bold: bool = False) -> tuple[Any, ...]:
-    """The fonts of this machine in the order in which they are asked for a sign. Pillow's own is the last."""
-    found = [font for name in (*(BOLD if bold else PLAIN), *OTHER_SCRIPTS) if (font := _font(name, size)) is not None]
+def load_fonts(size: int, bold: bool = False) -> tuple[Any, ...]:
+    """Load the known fonts of this machine, in the order in which they are searched; Pillow's own font is the last."""
+    found = [
+        font for name in (*(BOLD if bold else PLAIN), *OTHER_SCRIPTS) if (font := _load_font(name, size)) is not None
+    ]
     return (*found, ImageFont.load_default(size))
 
 
-def _font(name: str, size: int) -> Any:
-    for place in (_of_matplotlib(name), name):
+def _load_font(name: str, size: int) -> Any:
+    for path in (_matplotlib_path(name), name):
         try:
-            return ImageFont.truetype(place, size)
+            return ImageFont.truetype(path, size)
         except OSError:
             continue
     return None
 
 
 @cache
-def _of_matplotlib(name: str) -> str:
-    """matplotlib brings DejaVu along."""
+def _matplotlib_path(name: str) -> str:
+    """Path that the font has if matplotlib, which ships DejaVu, is installed."""
     spec = find_spec("matplotlib")
     folder = Path(spec.origin).parent if spec is not None and spec.origin else Path()
     return str(folder / "mpl-data" / "fonts" / "ttf" / name)
 
 
-class Pen:
-    """Writes on a picture in one size."""
+class TextWriter:
+    """Writes text of one size on an image."""
 
     def __init__(self, draw: ImageDraw.ImageDraw, size: int, bold: bool = False) -> None:
         self.draw = draw
         self.size = size
-        self.fonts = fonts(size, bold)
+        self.fonts = load_fonts(size, bold)
 
     def width(self, text: str) -> float:
-        return sum(font.getlength(part) for font, part in _runs(text, self.fonts))
+        """Return the width of the text in pixels."""
+        return sum(font.getlength(part) for font, part in _split_by_font(text, self.fonts))
 
     def write(self, x: float, baseline: float, text: str, fill: Any = "black") -> float:
-        """Returns where the text ends."""
-        for font, part in _runs(text, self.fonts):
+        """Write a line of text.
+
+        Returns:
+            The x coordinate of the end of the text.
+        """
+        for font, part in _split_by_font(text, self.fonts):
             self.draw.text((x, baseline), part, font=font, fill=fill, anchor="ls")
             x += font.getlength(part)
         return x
 
-    def fitted(self, text: str, width: float) -> str:
-        """The text, cut with an ellipsis where it is wider than this."""
+    def truncate(self, text: str, width: float) -> str:
+        """Shorten the text to this width, with an ellipsis if anything is cut off."""
         text = " ".join(text.split())
         if self.width(text) <= width:
             return text
@@ -90,39 +100,40 @@ class Pen:
             text = text[:-1]
         return text + "…"
 
-    def lines(self, text: str, width: float) -> list[str]:
-        """The text in lines of at most this width; a word that is wider is cut."""
+    def wrap(self, text: str, width: float) -> list[str]:
+        """Break the text into lines of at most this width; a single word that is wider is truncated."""
         lines, line = [], ""
         for word in text.split():
             longer = f"{line} {word}" if line else word
             if line and self.width(longer) > width:
                 lines.append(line)
                 longer = word
-            line = self.fitted(longer, width)
+            line = self.truncate(longer, width)
         return [*lines, line] if line else lines
 
 
-def _runs(text: str, fonts: tuple[Any, ...]) -> list[tuple[Any, str]]:
-    """The text in pieces, each with the first font that has all its signs."""
-    signs = [piece for sign in text if (piece := _drawable(sign, fonts))]
-    return [(font, "".join(part for _, part in run)) for font, run in groupby(signs, key=lambda sign: sign[0])]
+def _split_by_font(text: str, fonts: tuple[Any, ...]) -> list[tuple[Any, str]]:
+    """Split the text into runs, each with the first font that has all its characters."""
+    pieces = [piece for character in text if (piece := _drawable(character, fonts))]
+    return [(font, "".join(part for _, part in run)) for font, run in groupby(pieces, key=lambda piece: piece[0])]
 
 
 @cache
-def _drawable(sign: str, fonts: tuple[Any, ...]) -> tuple[Any, str] | None:
-    if sign in "\u200d\ufe0e\ufe0f" or not sign.isprintable():
-        return (fonts[0], " ") if sign.isspace() else None
+def _drawable(character: str, fonts: tuple[Any, ...]) -> tuple[Any, str] | None:
+    """Return a font and the text it draws for this character; None for joiners, variation selectors and controls."""
+    if character in "\u200d\ufe0e\ufe0f" or not character.isprintable():
+        return (fonts[0], " ") if character.isspace() else None
     for font in fonts:
-        if has(font, sign):
-            return font, sign
-    return fonts[0], f"[U+{ord(sign):04X}]"
+        if has_glyph(font, character):
+            return font, character
+    return fonts[0], f"[U+{ord(character):04X}]"
 
 
-def has(font: Any, sign: str) -> bool:
-    """Whether the font draws the sign, and not the box that stands for signs that it lacks."""
-    return sign.isspace() or bytes(font.getmask(sign)) != _missing(font)
+def has_glyph(font: Any, character: str) -> bool:
+    """Return whether the font has this character, rather than the box that stands for missing ones."""
+    return character.isspace() or bytes(font.getmask(character)) != _missing_glyph(font)
 
 
 @cache
-def _missing(font: Any) -> bytes:
+def _missing_glyph(font: Any) -> bytes:
     return bytes(font.getmask("\U0010fffd"))

@@ -71,7 +71,7 @@ metric_list:
 
 
 def prompt(scene: Scene) -> str:
-    """What the task asks, as it asks it."""
+    """Return the prompt of the task for a scene."""
     return (
         scene.question
         + ("\n" if scene.options else "")
@@ -80,7 +80,7 @@ def prompt(scene: Scene) -> str:
 
 
 def write(folder: Path, total: int) -> dict[str, list[Scene]]:
-    """The tasks' files; gives what each of them asks."""
+    """Write the files of the tasks, and return the scenes of each task."""
     folder.mkdir()
     (folder / "utils.py").write_text(FUNCTIONS)
     asked = {POPE: yes_or_no(total), CHOICE: one_of_four(total)}

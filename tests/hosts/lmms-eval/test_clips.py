@@ -1,4 +1,4 @@
-"""Clips: every family that takes them, by itself and in the real lmms-eval."""
+"""Videos with every family that accepts them, without a harness and in the real lmms-eval."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eadp.evaluate.harness_settings import HarnessSettings
 from eadp.evaluate.pruned_model import PrunedModel
 
 TOKENS = {"qwen2_5_vl": 32, "qwen3_vl": 32, "llava_onevision": 16, "llava_video": 9, "llava_next_video": 4}
-"""Of a frame, in the tiny models."""
+"""Tokens per frame in the tiny models."""
 
 FUNCTIONS = """
 def visual(doc):
@@ -57,7 +57,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", TOKENS)
-def test_every_family_sees_as_many_frames_as_asked(tmp_path: Path, film: Path, name: str) -> None:
+def test_every_family_gets_the_number_of_frames(tmp_path: Path, film: Path, name: str) -> None:
     folder = clips.save("llava_onevision" if name == "llava_video" else name, tmp_path / name)
     settings = {"pretrained": str(folder), "method": "divprune", "keep": 6, "newlines": "none"}
     settings["llava_video"] = name == "llava_video"
@@ -66,23 +66,25 @@ def test_every_family_sees_as_many_frames_as_asked(tmp_path: Path, film: Path, n
         [{"role": "user", "content": [part, {"type": "text", "text": question}]}] for question in ("what?", "and?")
     ]
     for frames in (4, 8, 64):
-        answers = PrunedModel(HarnessSettings.of(**settings, frames=frames)).answer(asked, {"max_new_tokens": 2})
-        seen = min(frames, 24)  # all that the film has
+        answers = PrunedModel(HarnessSettings.from_arguments(**settings, frames=frames)).answer(
+            asked, {"max_new_tokens": 2}
+        )
+        seen = min(frames, 24)  # the video has 24 frames
         assert [(each.tokens, each.sent) for each in answers] == [(6, 6)] * 2
         assert [each.tokens_before for each in answers] == [seen * TOKENS[name]] * 2
 
 
 @pytest.mark.slow
-def test_part_of_a_clip_can_be_meant(tmp_path: Path, film: Path) -> None:
+def test_part_of_a_video_can_be_selected(tmp_path: Path, film: Path) -> None:
     folder = clips.save("llava_onevision", tmp_path / "model")
-    model = PrunedModel(HarnessSettings.of(pretrained=str(folder), method="none", frames=64))
+    model = PrunedModel(HarnessSettings.from_arguments(pretrained=str(folder), method="none", frames=64))
     part = {"type": "video", "video": str(film), "start": 1.0, "end": 2.0}
     answer = model.answer([[{"role": "user", "content": [part, {"type": "text", "text": "?"}]}]], {"max_new_tokens": 1})
-    # Five frames from second 1 to 2 at four a second, and the newline behind the clip, which is a placeholder too.
+    # Five frames from second 1 to 2 at four per second, and the newline after the video, which is a placeholder too.
     assert answer[0].tokens == 5 * TOKENS["llava_onevision"] + 1
 
 
-def test_lmms_eval_shows_clips_to_a_pruned_model(tmp_path: Path, film: Path) -> None:
+def test_lmms_eval_evaluates_a_pruned_model_on_videos(tmp_path: Path, film: Path) -> None:
     folder = clips.save("qwen3_vl", tmp_path / "model")
     tasks = tmp_path / "tasks"
     tasks.mkdir()

@@ -1,4 +1,4 @@
-"""The real lmms-eval, through the plugin, on the pocket model: as without it, on several ranks, after a kill."""
+"""The real lmms-eval with our plugin on the pocket model: correctness, several ranks, continuing after a kill."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import tasks
 import yaml
 from kill import kill_after, run
-from scenes import asked_directly
+from scenes import answer_without_harness
 
 from eadp.evaluate.journal import Journal
 from eadp.evaluate.lmms import Eadp
@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Run:
-    """What lmms-eval wrote into a folder: its results, its samples by task and number, and our side file."""
+    """What lmms-eval wrote to a folder: its results, its samples by task and number, and our summary."""
 
     folder: Path
 
@@ -86,7 +86,7 @@ class Harness:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where a command writes what it says, and what it finds in its environment."""
+        """The log file and the environment variables of a command."""
         return {"log": self.folder / "log", "HF_HOME": str(self.folder / "hub"), "OMP_NUM_THREADS": "1"}
 
     def run(self, runs: Sequence[dict[str, Any]], ranks: int = 1) -> None:
@@ -100,28 +100,28 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
 
 @pytest.fixture(scope="module")
 def runs(harness: Harness) -> dict[str, Run]:
-    """Every setting, in one go."""
+    """All settings, run by one command."""
     harness.run([harness.arguments(name, **settings) for name, settings in SETTINGS.items()])
     return {name: Run(harness.folder / name) for name in SETTINGS}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_it_answers_as_without_the_harness_sample_by_sample(harness: Harness, runs: dict[str, Run], name: str) -> None:
+def test_answers_equal_those_without_the_harness(harness: Harness, runs: dict[str, Run], name: str) -> None:
     for task, scenes in harness.asked.items():
-        answers, tokens = asked_directly(scenes, [tasks.prompt(scene) for scene in scenes], **SETTINGS[name])
+        answers, tokens = answer_without_harness(scenes, [tasks.prompt(scene) for scene in scenes], **SETTINGS[name])
         assert runs[name].answers(task) == answers
         assert runs[name].tokens(task) == tokens
 
 
-def test_pruning_to_three_tokens_shows_in_the_answers_and_in_the_scores(runs: dict[str, Run]) -> None:
-    """Or the agreement above would prove little."""
+def test_pruning_to_three_tokens_changes_answers_and_scores(runs: dict[str, Run]) -> None:
+    """Otherwise the agreement above would prove little."""
     assert runs["all"].answers(tasks.CHOICE) != runs["eadp"].answers(tasks.CHOICE)
     scores = {name: run.results[tasks.CHOICE]["choice_accuracy,none"] for name, run in runs.items()}
     assert scores["eadp"] < scores["all"]
     assert scores["all"] > 0.8
 
 
-def test_the_harness_scores_what_the_scenes_say(harness: Harness, runs: dict[str, Run]) -> None:
+def test_scores_of_the_harness_are_right(harness: Harness, runs: dict[str, Run]) -> None:
     right = [
         scene.answer == answer
         for scene, answer in zip(harness.asked[tasks.POPE], runs["eadp"].answers(tasks.POPE), strict=True)
@@ -129,7 +129,7 @@ def test_the_harness_scores_what_the_scenes_say(harness: Harness, runs: dict[str
     assert runs["eadp"].results[tasks.POPE]["pope_accuracy,none"] == pytest.approx(sum(right) / TOTAL)
 
 
-def test_settings_tokens_and_times_lie_beside_the_results(runs: dict[str, Run]) -> None:
+def test_summary_with_settings_tokens_and_times_is_written(runs: dict[str, Run]) -> None:
     side = runs["inside"].side
     assert side["settings"]["method"] == "pyramiddrop"
     assert side["settings"]["options"] == {"keep": 16, "layers": [8, 16, 24]}
@@ -144,7 +144,7 @@ def test_settings_tokens_and_times_lie_beside_the_results(runs: dict[str, Run]) 
 
 
 @pytest.mark.slow
-def test_two_ranks_give_what_one_gives(harness: Harness, runs: dict[str, Run]) -> None:
+def test_two_ranks_give_the_same_results_as_one(harness: Harness, runs: dict[str, Run]) -> None:
     harness.run([harness.arguments("ranks", **SETTINGS["eadp"], journal=harness.folder / "two")], ranks=2)
     both = Run(harness.folder / "ranks")
     assert both.results == runs["eadp"].results
@@ -159,14 +159,14 @@ def test_two_ranks_give_what_one_gives(harness: Harness, runs: dict[str, Run]) -
 
 
 @pytest.mark.slow
-def test_killed_at_random_points_it_goes_on_to_the_same_table(harness: Harness, runs: dict[str, Run]) -> None:
+def test_killed_runs_end_with_the_same_results(harness: Harness, runs: dict[str, Run]) -> None:
     journal = harness.folder / "killed-journal"
     arguments = harness.arguments("killed", batch=1, **SETTINGS["eadp"], journal=journal)
     chance, kept = random.Random(8), []
     for _ in range(2):
         before = len(kept)
         kept = kill_after(
-            before + chance.randrange(1, TOTAL // 2), journal, harness.command([arguments]), **harness.place
+            before + chance.randrange(1, TOTAL // 2), journal, harness.build_command([arguments]), **harness.place
         )
         assert before < len(kept) < 2 * TOTAL
     assert not list((harness.folder / "killed").rglob("*_results.json"))
@@ -179,6 +179,6 @@ def test_killed_at_random_points_it_goes_on_to_the_same_table(harness: Harness, 
 
 
 @pytest.mark.parametrize("kind", ["loglikelihood", "generate_until_multi_round"])
-def test_tasks_of_other_kinds_are_refused_with_a_sentence(kind: str) -> None:
+def test_unsupported_kinds_of_tasks_are_errors(kind: str) -> None:
     with pytest.raises(NotImplementedError, match="output_type generate_until"):
         getattr(Eadp.__new__(Eadp), kind)([])

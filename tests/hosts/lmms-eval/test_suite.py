@@ -1,4 +1,4 @@
-"""`eadp eval` on the real lmms-eval, and the names of the paper's suites in it."""
+"""`eadp eval` with the real lmms-eval, and the names of the suites' tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tasks
 from lmms_eval.tasks import TaskManager
-from scenes import asked_directly
+from scenes import answer_without_harness
 from typer.testing import CliRunner
 
 from eadp.cli import app
@@ -25,9 +25,11 @@ SUITE = {
 }
 
 
-def test_every_task_of_the_suites_is_there() -> None:
+def test_every_task_of_the_suites_exists() -> None:
     known = set(TaskManager().all_tasks)
-    wanted = [task for name in suites.NAMES for each in suites.load(name).benchmarks for task in _tasks(each)]
+    wanted = [
+        task for name in suites.SUITE_NAMES for each in suites.load_suite(name).benchmarks for task in _tasks(each)
+    ]
     assert len(wanted) == 34
     assert [task for task in wanted if task not in known] == []
 
@@ -37,7 +39,7 @@ def _tasks(benchmark: suites.Benchmark) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-def test_a_suite_gives_the_figures_of_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suite_reports_the_accuracy_of_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     scenes = tasks.write(tmp_path / "tasks", TOTAL)[tasks.POPE]
     (tmp_path / "suite.json").write_text(json.dumps(SUITE))
@@ -47,7 +49,7 @@ def test_a_suite_gives_the_figures_of_the_answers(tmp_path: Path, monkeypatch: p
     assert result.exit_code == 0, result.output
     cells = {each["method"]: each for each in json.loads((out / "results.json").read_text())["cells"]}
     for method, settings in {"all tokens": {"method": "none"}, "eadp": {"method": "eadp", "keep": KEEP}}.items():
-        answers, tokens = asked_directly(scenes, [tasks.prompt(scene) for scene in scenes], **settings)
+        answers, tokens = answer_without_harness(scenes, [tasks.prompt(scene) for scene in scenes], **settings)
         right = [scene.answer == answer for scene, answer in zip(scenes, answers, strict=True)]
         assert cells[method]["value"] == pytest.approx(100 * sum(right) / TOTAL)
         assert cells[method]["tokens"] == cells[method]["sent"] == sum(tokens) / TOTAL

@@ -11,11 +11,11 @@ from scenes import LETTERS, Scene, one_of_four, yes_or_no
 
 POPE, CHOICE = "PocketPOPE", "PocketChoice"
 DATA = f"{POPE}:ImageYORNDataset,{CHOICE}"
-"""As on the command line: the class that reads POPE for the one, the harness's own guess for the other."""
+"""The data sets for the command line: the first with the class that reads POPE, the second without a class."""
 
 
 def prompt(scene: Scene) -> str:
-    """What the harness's classes make of a scene."""
+    """Return the prompt that VLMEvalKit builds for a scene."""
     if not scene.options:
         return scene.question
     options = "".join(f"{letter}. {option}\n" for letter, option in zip(LETTERS, scene.options, strict=True))
@@ -23,7 +23,7 @@ def prompt(scene: Scene) -> str:
 
 
 def write(folder: Path, total: int) -> dict[str, list[Scene]]:
-    """The tables; gives what each of them asks."""
+    """Write the data sets, and return the scenes of each."""
     folder.mkdir()
     asked = {POPE: yes_or_no(total), CHOICE: one_of_four(total)}
     for name, scenes in asked.items():

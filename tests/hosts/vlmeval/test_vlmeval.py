@@ -1,4 +1,4 @@
-"""The real VLMEvalKit, through `eadp vlmeval`, on the pocket model: as without it, and after a kill."""
+"""The real VLMEvalKit through `eadp vlmeval` on the pocket model: correctness, and continuing after a kill."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import data
 import pandas as pd
 import pytest
 from kill import kill_after, run
-from scenes import Scene, asked_directly
+from scenes import Scene, answer_without_harness
 
 from eadp.evaluate import vlmeval
 from eadp.evaluate.harness_settings import HarnessSettings
@@ -28,7 +28,7 @@ COMMAND = ["--data", data.DATA, "--judge", "exact_matching"]
 
 
 class Work:
-    """A work directory of VLMEvalKit in which one model ran."""
+    """The folder of one model in a work directory of VLMEvalKit."""
 
     def __init__(self, out: Path, settings: HarnessSettings) -> None:
         self.name = settings.name
@@ -63,33 +63,33 @@ def asked(folder: Path) -> dict[str, list[Scene]]:
 
 @pytest.fixture(scope="module")
 def works(folder: Path, asked: dict[str, list[Scene]]) -> dict[str, Work]:
-    """Every setting, as the command runs it."""
+    """All settings, run as the command runs them."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMUData", str(folder / "data"))
         for name, arguments in SETTINGS.items():
-            settings = HarnessSettings.of(pretrained="pocket", **arguments)
+            settings = HarnessSettings.from_arguments(pretrained="pocket", **arguments)
             vlmeval.evaluate(data.DATA.split(","), settings, folder / "out", arguments=COMMAND[2:])
             found[name] = Work(folder / "out", settings)
     return found
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_it_answers_as_without_the_harness_sample_by_sample(
+def test_answers_equal_those_without_the_harness(
     works: dict[str, Work], asked: dict[str, list[Scene]], name: str
 ) -> None:
     for of, scenes in asked.items():
-        answers, _ = asked_directly(scenes, [data.prompt(scene) for scene in scenes], **SETTINGS[name])
+        answers, _ = answer_without_harness(scenes, [data.prompt(scene) for scene in scenes], **SETTINGS[name])
         assert works[name].answers(of) == answers
 
 
-def test_pruning_to_one_token_shows_in_the_answers(works: dict[str, Work]) -> None:
-    """Or the agreement above would prove little."""
+def test_pruning_to_one_token_changes_answers(works: dict[str, Work]) -> None:
+    """Otherwise the agreement above would prove little."""
     for of in (data.POPE, data.CHOICE):
         assert works["all"].answers(of) != works["eadp"].answers(of)
 
 
-def test_the_harness_scores_what_the_scenes_say(works: dict[str, Work], asked: dict[str, list[Scene]]) -> None:
+def test_scores_of_the_harness_are_right(works: dict[str, Work], asked: dict[str, list[Scene]]) -> None:
     right = [
         scene.answer == answer for scene, answer in zip(asked[data.POPE], works["eadp"].answers(data.POPE), strict=True)
     ]
@@ -97,7 +97,7 @@ def test_the_harness_scores_what_the_scenes_say(works: dict[str, Work], asked: d
     assert score["acc"] == pytest.approx(100 * sum(right) / TOTAL)
 
 
-def test_settings_tokens_and_times_lie_beside_the_results(works: dict[str, Work]) -> None:
+def test_summary_with_settings_tokens_and_times_is_written(works: dict[str, Work]) -> None:
     side = works["inside"].side
     assert side["settings"]["options"] == {"keep": 16, "layers": [8, 16, 24]}
     assert (side["samples"], side["tokens"], side["sent"], side["tokens_before"]) == (2 * TOTAL, 16, 16, 256)
@@ -108,16 +108,16 @@ def test_settings_tokens_and_times_lie_beside_the_results(works: dict[str, Work]
     assert works["published"].side["settings"]["options"] == {"preset": "published", "keep": 1}
 
 
-def test_data_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch, works: dict[str, Work]) -> None:
+def test_unknown_data_set_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch, works: dict[str, Work]) -> None:
     monkeypatch.setenv("LMUData", str(folder / "data"))
     with pytest.raises(ValueError, match="no data set 'Nothing'"):
-        vlmeval.evaluate(["Nothing"], HarnessSettings.of(pretrained="pocket", keep=5), folder / "none")
+        vlmeval.evaluate(["Nothing"], HarnessSettings.from_arguments(pretrained="pocket", keep=5), folder / "none")
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_goes_on_to_the_same_table(folder: Path, works: dict[str, Work]) -> None:
+def test_killed_run_ends_with_the_same_results(folder: Path, works: dict[str, Work]) -> None:
     out = folder / "killed"
-    settings = HarnessSettings.of(pretrained="pocket", **SETTINGS["eadp"])
+    settings = HarnessSettings.from_arguments(pretrained="pocket", **SETTINGS["eadp"])
     work = Work(out, settings)
     eadp = [sys.executable, "-c", "from eadp.cli import app; app()", "vlmeval", "--model", "pocket", "--keep", "1"]
     command, place = [*eadp, "--out", str(out), *COMMAND], {"LMUData": str(folder / "data"), "OMP_NUM_THREADS": "1"}

@@ -1,7 +1,7 @@
-"""leash.py PID COMMAND …: becomes the command, which the kernel kills when process PID, its parent, dies. Linux.
+"""Run a command that the kernel kills when its parent dies: die_with_parent.py PARENT_PID COMMAND …
 
-Without it a harness would go on writing while its killed runner is started again. A script without a part of the
-package, so that it starts at once.
+Without this, a harness would still be writing when its killed runner is started again. Linux only. The script imports
+nothing of the package, so that it starts at once.
 """
 
 import ctypes
@@ -13,5 +13,5 @@ PR_SET_PDEATHSIG = 1
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == int(sys.argv[1]):  # else it died before this line
+    if os.getppid() == int(sys.argv[1]):  # otherwise the parent has died already
         os.execvp(sys.argv[2], sys.argv[2:])

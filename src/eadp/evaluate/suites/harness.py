@@ -1,4 +1,4 @@
-"""The harnesses as processes: how they are started, and where they leave their figures."""
+"""The harnesses as processes: how they are started, and how their results are read."""
 
 from __future__ import annotations
 
@@ -11,24 +11,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eadp.evaluate.scores import logged
+from eadp.evaluate.scores import read_logged_samples
 from eadp.evaluate.suites.suite import Benchmark, HarnessName
 from eadp.method_spec import ALL_TOKENS, MethodSpec
 from eadp.methods import NoPruning
 
 Figures = dict[str, dict[str, float]]
-"""By task, what the harness measured by its names for it."""
+"""By task, the figures that the harness reports by their names."""
 
 MODULES: dict[HarnessName, str] = {"lmms-eval": "lmms_eval", "vlmeval": "vlmeval"}
-JUDGES = ("OPENAI_API_KEY", "AZURE_API_KEY")
-"""One of these in the environment: there is an online judge."""
+JUDGE_KEYS = ("OPENAI_API_KEY", "AZURE_API_KEY")
+"""If one of these environment variables is set, an online judge is available."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One benchmark under one setting, and the folder that it has for itself.
+    """One benchmark with one setting, run by one harness process.
 
-    arguments: what the harness's model is given besides method and budget. include: folder of further tasks.
+    Attributes:
+        benchmark: The benchmark.
+        spec: The setting.
+        model: The checkpoint.
+        folder: The folder of this cell.
+        arguments: Arguments for the model in the harness, apart from method and budget.
+        samples: The number of samples per task; None for all.
+        batch: The number of prompts per batch.
+        ranks: The number of processes that share a task.
+        include: A folder of further lmms-eval tasks.
     """
 
     benchmark: Benchmark
@@ -43,35 +52,42 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The key of the cell in the suite's journal."""
         return f"{self.spec.key}/{self.benchmark.name}"
 
     @property
     def journal(self) -> Path:
+        """The folder of the journal of answers."""
         return self.folder / "journal"
 
     @property
     def output(self) -> Path:
+        """The folder of the harness's own output."""
         return self.folder / "harness"
 
     def settings(self) -> dict[str, Any]:
-        """What is run, in the words of the harnesses' models."""
-        everything = self.spec.method == ALL_TOKENS
+        """Return the method, its budget and its options as arguments for the model in the harness."""
+        unpruned = self.spec.method == ALL_TOKENS
         budget = {} if self.spec.keep is None else {"keep": self.spec.keep}
-        method = NoPruning.name if everything else self.spec.method
-        return {"method": method, **budget, **self.spec.options, **self.benchmark.scripted(self.spec)}
+        method = NoPruning.name if unpruned else self.spec.method
+        return {"method": method, **budget, **self.spec.options, **self.benchmark.script_settings(self.spec)}
 
 
-def command(cell: Cell, python: str) -> list[str]:
-    """The harness in a process of its own."""
-    return {"lmms-eval": _lmms_eval, "vlmeval": _vlmeval}[cell.benchmark.harness](cell, python)
+def build_command(cell: Cell, python: str) -> list[str]:
+    """Build the command line that runs a cell.
+
+    Raises:
+        ValueError: If the harness cannot run the cell as it is set up.
+    """
+    return {"lmms-eval": _lmms_eval_command, "vlmeval": _vlmeval_command}[cell.benchmark.harness](cell, python)
 
 
-def _lmms_eval(cell: Cell, python: str) -> list[str]:
-    given = {"pretrained": cell.model, **cell.settings(), **cell.arguments, "journal": cell.journal}
-    texts = {name: _text(value) for name, value in given.items()}
-    if broken := [text for text in texts.values() if "," in text and not text.startswith("[")]:
-        raise ValueError(f"lmms-eval takes no commas in the arguments of a model: {', '.join(broken)}")
-    arguments = {
+def _lmms_eval_command(cell: Cell, python: str) -> list[str]:
+    model_args = {"pretrained": cell.model, **cell.settings(), **cell.arguments, "journal": cell.journal}
+    texts = {name: _format_value(value) for name, value in model_args.items()}
+    if with_comma := [text for text in texts.values() if "," in text and not text.startswith("[")]:
+        raise ValueError(f"lmms-eval allows no commas in the arguments of a model: {', '.join(with_comma)}")
+    options = {
         "--model": "eadp",
         "--model_args": ",".join(f"{name}={text}" for name, text in texts.items()),
         "--tasks": ",".join(cell.benchmark.tasks),
@@ -79,19 +95,19 @@ def _lmms_eval(cell: Cell, python: str) -> list[str]:
         "--output_path": str(cell.output),
     }
     if cell.samples is not None:
-        arguments["--limit"] = str(cell.samples)
+        options["--limit"] = str(cell.samples)
     if cell.include is not None:
-        arguments["--include_path"] = str(cell.include)
+        options["--include_path"] = str(cell.include)
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={cell.ranks}"] if cell.ranks > 1 else []
-    words = [word for pair in arguments.items() for word in pair]
+    words = [word for pair in options.items() for word in pair]
     return [python, *launch, "-m", "lmms_eval", "--log_samples", *words]
 
 
-def _vlmeval(cell: Cell, python: str) -> list[str]:
+def _vlmeval_command(cell: Cell, python: str) -> list[str]:
     if cell.ranks > 1 or cell.batch > 1:
-        raise ValueError("VLMEvalKit is run in one process, prompt by prompt: leave out --ranks and --batch")
+        raise ValueError("VLMEvalKit runs in one process, prompt by prompt: leave out --ranks and --batch")
     settings = {**cell.settings(), **cell.arguments}
-    arguments = {
+    options = {
         "--model": cell.model,
         "--data": ",".join(cell.benchmark.tasks),
         "--method": settings.pop("method"),
@@ -99,64 +115,70 @@ def _vlmeval(cell: Cell, python: str) -> list[str]:
         "--journal": str(cell.journal),
     }
     if "keep" in settings:
-        arguments["--keep"] = str(settings.pop("keep"))
-    pairs = [*arguments.items(), *(("--set", f"{name}={_text(value)}") for name, value in settings.items())]
+        options["--keep"] = str(settings.pop("keep"))
+    pairs = [*options.items(), *(("--set", f"{name}={_format_value(value)}") for name, value in settings.items())]
     if cell.samples is not None:
         pairs.append(("--limit", str(cell.samples)))
-    if not judge():
+    if not has_judge():
         pairs.append(("--judge", "exact_matching"))
     return [python, "-m", "eadp", "vlmeval", *(word for pair in pairs for word in pair)]
 
 
-def judge() -> bool:
-    return any(os.environ.get(name) for name in JUDGES)
+def has_judge() -> bool:
+    """Return whether the environment has a key for an online judge."""
+    return any(os.environ.get(name) for name in JUDGE_KEYS)
 
 
-def figures(cell: Cell) -> Figures:
-    """What the harness measured, from the files that it wrote last."""
-    return {"lmms-eval": _lmms_eval_figures, "vlmeval": _vlmeval_figures}[cell.benchmark.harness](cell)
+def read_figures(cell: Cell) -> Figures:
+    """Read the figures from the latest results that the harness wrote for a cell.
+
+    Raises:
+        ValueError: If the harness wrote no results or did not score a task.
+    """
+    return {"lmms-eval": _read_lmms_eval_figures, "vlmeval": _read_vlmeval_figures}[cell.benchmark.harness](cell)
 
 
-def _lmms_eval_figures(cell: Cell) -> Figures:
+def _read_lmms_eval_figures(cell: Cell) -> Figures:
     written = sorted(cell.output.rglob("*_results.json"), key=lambda path: path.stat().st_mtime_ns)
     if not written:
-        raise ValueError(f"lmms-eval wrote no results into {cell.output}")
+        raise ValueError(f"lmms-eval wrote no results to {cell.output}")
     results = json.loads(written[-1].read_text("utf-8"))["results"]
-    return {task: _numbers(results.get(task, {})) for task in cell.benchmark.tasks}
+    return {task: _select_numbers(results.get(task, {})) for task in cell.benchmark.tasks}
 
 
-def _vlmeval_figures(cell: Cell) -> Figures:
+def _read_vlmeval_figures(cell: Cell) -> Figures:
     written = list(cell.output.rglob("status.json"))
     if len(written) != 1:
-        raise ValueError(f"VLMEvalKit wrote {len(written)} files status.json into {cell.output} instead of one")
-    every, found = json.loads(written[0].read_text("utf-8"))["datasets"], {}
+        raise ValueError(f"VLMEvalKit wrote {len(written)} files named status.json to {cell.output} instead of one")
+    data_sets, figures = json.loads(written[0].read_text("utf-8"))["datasets"], {}
     for task in cell.benchmark.tasks:
-        state = every.get(task.partition(":")[0], {})
-        if said := state.get("error_message") or state.get("skip_reason"):
-            raise ValueError(f"VLMEvalKit did not score {task}: {said}")
-        found[task] = _numbers(state.get("metrics", {}))
-    return found
+        status = data_sets.get(task.partition(":")[0], {})
+        if problem := status.get("error_message") or status.get("skip_reason"):
+            raise ValueError(f"VLMEvalKit did not score {task}: {problem}")
+        figures[task] = _select_numbers(status.get("metrics", {}))
+    return figures
 
 
-def scores(cell: Cell) -> dict[str, float]:
-    """Each sample's score by TASK/NUMBER, where the harness writes it down: lmms-eval does, for most tasks."""
+def read_scores(cell: Cell) -> dict[str, float]:
+    """Read the score of each sample by TASK/NUMBER. Only lmms-eval writes them, for most tasks; otherwise {}."""
     if cell.benchmark.harness != "lmms-eval":
         return {}
     metrics = [name.partition(",")[0] for name in cell.benchmark.metrics]
-    found = {f"{task}/{number}": record["score"] for task, number, record in logged(cell.output, metrics)}
-    return {key: score for key, score in found.items() if score is not None}
+    samples = read_logged_samples(cell.output, metrics)
+    scores = {f"{task}/{number}": record["score"] for task, number, record in samples}
+    return {key: score for key, score in scores.items() if score is not None}
 
 
-def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+def _select_numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return json.dumps(value) if isinstance(value, list | tuple | bool) else str(value)
 
 
-def environment() -> dict[str, str]:
-    """Ours. From a checkout, the harness's interpreter gets the same eadp, whatever it has installed."""
+def build_environment() -> dict[str, str]:
+    """Return the environment for the harness. In a checkout, the harness imports this eadp, not an installed one."""
     root = Path(__file__).parents[3]
     if not (root.parent / "pyproject.toml").is_file():
         return dict(os.environ)
@@ -164,18 +186,22 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def interpreter(harness: HarnessName, given: str | None) -> str:
-    """The interpreter that has the harness: the one given, or ours."""
+def find_interpreter(harness: HarnessName, given: str | None) -> str:
+    """Return the interpreter that runs a harness: the given one, or the current one.
+
+    Raises:
+        ValueError: If it does not run, or does not have the harness and eadp.
+    """
     python = given or sys.executable
-    look = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if not find_spec(n)))"
-    asked = [python, "-c", look, MODULES[harness], "eadp"]
+    script = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if not find_spec(n)))"
+    command = [python, "-c", script, MODULES[harness], "eadp"]
     try:
-        found = subprocess.run(asked, capture_output=True, text=True, env=environment(), check=True)
+        finished = subprocess.run(command, capture_output=True, text=True, env=build_environment(), check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ValueError(f"{python} is not a Python interpreter that runs: {error}") from None
-    if missing := found.stdout.split():
+        raise ValueError(f"{python} is not a working Python interpreter: {error}") from None
+    if missing := finished.stdout.split():
         raise ValueError(
-            f"{python} does not have {' and '.join(missing)}: install it there with pip install 'eadp[{harness}]', or "
+            f"{python} does not have {' and '.join(missing)}: run pip install 'eadp[{harness}]' in its environment, or "
             "give the interpreter of an environment that has it with --python"
         )
     return python

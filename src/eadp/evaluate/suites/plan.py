@@ -1,4 +1,4 @@
-"""What a run of a suite consists of."""
+"""The plan of a suite's run: which benchmarks with which settings, and where the results go."""
 
 from __future__ import annotations
 
@@ -17,10 +17,19 @@ from eadp.method_spec import ALL_TOKENS, Budget, MethodSpec, build_specs
 
 @dataclass(frozen=True)
 class SuitePlan:
-    """What is to be run, into which folder, by which interpreter (None: ours).
+    """A suite's run.
 
-    arguments: for the harness's model, besides those of the suite. samples: how many of each task, None: all.
-    batch: prompts that are answered together. ranks: processes that share a task.
+    Attributes:
+        suite: The suite.
+        model: The checkpoint.
+        specs: The settings.
+        benchmarks: The benchmarks of the suite that are run.
+        out: The folder for the results.
+        python: The interpreter that runs the harness; None for the current one.
+        arguments: Arguments for the model in the harness. They override those of the suite; None removes one.
+        samples: The number of samples per task; None for all.
+        batch: The number of prompts per batch.
+        ranks: The number of processes that share a task.
     """
 
     suite: Suite
@@ -35,14 +44,14 @@ class SuitePlan:
     ranks: int = 1
 
     def cells(self) -> list[Cell]:
-        """By benchmark, so that a data set is read for all settings before the next one."""
+        """Return one cell per benchmark and setting, ordered by benchmark so that each data set is read in a row."""
         return [
             Cell(
                 benchmark,
                 spec,
                 self.model,
-                self.out.absolute() / _name(spec.key) / _name(benchmark.name),
-                self.given,
+                self.out.absolute() / _folder_name(spec.key) / _folder_name(benchmark.name),
+                self.model_arguments,
                 self.samples,
                 self.batch,
                 self.ranks,
@@ -52,15 +61,20 @@ class SuitePlan:
             for spec in self.specs
         ]
 
-    def identity(self) -> Record:
-        """What all results of the folder have in common."""
-        return {"suite": self.suite.name, "model": self.model, "samples": self.samples, "arguments": self.given}
+    def journal_settings(self) -> Record:
+        """Return what all results in the folder have in common."""
+        return {
+            "suite": self.suite.name,
+            "model": self.model,
+            "samples": self.samples,
+            "arguments": self.model_arguments,
+        }
 
     @property
-    def given(self) -> dict[str, Any]:
-        """The suite's, and those given; null takes away one of the suite's."""
-        given = {**self.suite.arguments_for(self.model), **self.arguments}
-        return {name: value for name, value in given.items() if value is not None}
+    def model_arguments(self) -> dict[str, Any]:
+        """The suite's arguments for the model in the harness, with `arguments` applied."""
+        merged = {**self.suite.arguments_for(self.model), **self.arguments}
+        return {name: value for name, value in merged.items() if value is not None}
 
 
 def plan_specs(
@@ -68,12 +82,23 @@ def plan_specs(
     budgets: Sequence[Budget],
     options: Mapping[str, Mapping[str, Any]],
     model: str,
-    beside: paper.PaperTable | None,
+    paper_table: paper.PaperTable | None,
 ) -> list[MethodSpec]:
-    """All tokens, then budget by budget every method. No budgets: those of the paper for the model."""
-    if not budgets and beside is None:
-        raise ValueError(f"the paper has no budgets of {model}: give --keep, or the paper's model with --beside")
-    counts: Sequence[Budget] = budgets or sorted({row.keep for row in _pruned(beside)}, reverse=True)
+    """Return the settings of a suite's run: all tokens, then every method at each budget.
+
+    Args:
+        methods: As a user writes them: "eadp" or "eadp:published".
+        budgets: Counts or shares; without any, those in the paper's table.
+        options: Options by method; "" for options of all methods.
+        model: The checkpoint, for error messages.
+        paper_table: The paper's table of the model, if there is one.
+
+    Raises:
+        ValueError: If there are no budgets, or a method, an option or a value is unknown.
+    """
+    if not budgets and paper_table is None:
+        raise ValueError(f"the paper has no budgets for {model}: give --keep, or a model of the paper with --beside")
+    counts: Sequence[Budget] = budgets or sorted({row.keep for row in _pruned_rows(paper_table)}, reverse=True)
     every = [
         MethodSpec(ALL_TOKENS),
         *(spec for count in dict.fromkeys(counts) for spec in build_specs(methods, [count], options)),
@@ -81,18 +106,17 @@ def plan_specs(
     return list({spec.key: spec for spec in every}.values())
 
 
-def paper_of(model: str) -> paper.PaperTable | None:
-    """The paper's accuracy table of a model, by its name, its checkpoint's name, or the name of its folder."""
+def find_paper_table(model: str) -> paper.PaperTable | None:
+    """Find the paper's accuracy table of a model by the model's name, its checkpoint's name, or its folder's name."""
     folder = Path(model).name.lower()
-    names = {**{name.rpartition("/")[2]: of for name, of in paper.models().items()}, **paper.models()}
-    known = names.get(model.lower(), names.get(folder))
-    return next((each for each in paper.tables("accuracy") if each.model == known), None)
+    names = {**{name.rpartition("/")[2]: known for name, known in paper.models().items()}, **paper.models()}
+    found = names.get(model.lower(), names.get(folder))
+    return next((each for each in paper.tables("accuracy") if each.model == found), None)
 
 
-def _pruned(table: paper.PaperTable | None) -> list[Any]:
+def _pruned_rows(table: paper.PaperTable | None) -> list[Any]:
     return [] if table is None else [row for row in table.rows if row.method != ALL_TOKENS and row.keep is not None]
 
 
-def _name(text: str) -> str:
-    """As a folder."""
+def _folder_name(text: str) -> str:
     return re.sub(r"[^\w.=-]+", "_", text)

@@ -1,4 +1,4 @@
-"""Runs a suite: every benchmark under every setting, each by its harness in a process; what is done is left alone."""
+"""Runs a suite: every benchmark with every setting, each in its own harness process. Finished cells are kept."""
 
 from __future__ import annotations
 
@@ -17,57 +17,76 @@ from eadp.evaluate.suites.plan import SuitePlan
 from eadp.evaluate.suites.suite import Benchmark
 from eadp.method_spec import MethodSpec
 
-SECONDS = 0.5
-"""Between two looks at what a harness has answered."""
-PATIENCE = 10
-"""Seconds in which a harness that is told to end has to; torchrun ends its ranks in them."""
+POLL_SECONDS = 0.5
+"""How often the progress of a harness is checked."""
+TERMINATION_SECONDS = 10
+"""How long a terminated harness may take to end before it is killed. torchrun ends its ranks in this time."""
+DESCRIPTIVE_FIELDS = ("only_named", "split", "measure", "needs", "remark")
+"""Fields of a benchmark that do not affect its value."""
 
 ProgressCallback = Callable[[Cell, int], None]
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """found: a record for every cell that has a value, by its key. failures: a sentence for every one that has not."""
+    """The result of running a suite.
+
+    Attributes:
+        plan: The plan that was run.
+        records: The record of each cell that succeeded, by its key.
+        failures: A sentence per cell that failed.
+    """
 
     plan: SuitePlan
-    found: dict[str, Record]
+    records: dict[str, Record]
     failures: list[str]
 
     def value(self, spec: MethodSpec, benchmark: Benchmark) -> float | None:
-        record = self.found.get(f"{spec.key}/{benchmark.name}")
+        """Return the value of a benchmark with a setting, if there is one."""
+        record = self.records.get(f"{spec.key}/{benchmark.name}")
         return None if record is None else record["value"]
 
 
-def run(
+def run_suite(
     plan: SuitePlan,
-    watch: ProgressCallback = lambda cell, answers: None,
-    done: Callable[[Cell], None] = lambda cell: None,
+    on_progress: ProgressCallback = lambda cell, answers: None,
+    on_finished: Callable[[Cell], None] = lambda cell: None,
 ) -> SuiteResult:
-    """watch: told now and then how many answers the running cell has. done: told of every cell when it is over."""
-    pythons = {name: harness.interpreter(name, plan.python) for name in {each.harness for each in plan.benchmarks}}
+    """Run a suite. Cells that are in the journal of `plan.out` are not run again.
+
+    Args:
+        plan: What to run.
+        on_progress: Called repeatedly with the running cell and its number of answers.
+        on_finished: Called with each cell when it is done or has failed.
+
+    Raises:
+        ValueError: If an interpreter lacks its harness, a command cannot be built, or the folder has other results.
+    """
+    harnesses = {benchmark.harness for benchmark in plan.benchmarks}
+    pythons = {name: harness.find_interpreter(name, plan.python) for name in harnesses}
     cells, failures = plan.cells(), []
-    commands = {cell.key: harness.command(cell, pythons[cell.benchmark.harness]) for cell in cells}
-    with Journal.open(plan.out, plan.identity()) as journal:
+    commands = {cell.key: harness.build_command(cell, pythons[cell.benchmark.harness]) for cell in cells}
+    with Journal.open(plan.out, plan.journal_settings()) as journal:
         for cell in cells:
             if cell.key not in journal:
                 try:
-                    _start(cell, commands[cell.key], watch)
-                    record = _record(cell)
-                    _keep_scores(cell)
+                    _run_harness(cell, commands[cell.key], on_progress)
+                    record = _build_record(cell)
+                    _save_scores(cell)
                     journal.add(cell.key, record)
                 except ValueError as error:
                     failures.append(f"{cell.spec} on {cell.benchmark.name}: {error}")
-            elif journal[cell.key]["benchmark"] != _plain(cell.benchmark):
+            elif journal[cell.key]["benchmark"] != _define_measurement(cell.benchmark):
                 raise ValueError(
                     f"{plan.out} has {cell.benchmark.name} as another suite measured it: give another folder"
                 )
-            done(cell)
-        found = {cell.key: journal[cell.key] for cell in cells if cell.key in journal}
-    return SuiteResult(plan, found, failures)
+            on_finished(cell)
+        records = {cell.key: journal[cell.key] for cell in cells if cell.key in journal}
+    return SuiteResult(plan, records, failures)
 
 
-def _start(cell: Cell, command: list[str], watch: ProgressCallback) -> None:
-    """Run the harness to its end. It goes on with the answers that its journal has."""
+def _run_harness(cell: Cell, command: list[str], on_progress: ProgressCallback) -> None:
+    """Run a harness to its end. It continues with the answers in its journal."""
     cell.folder.mkdir(parents=True, exist_ok=True)
     log = cell.folder / "log.txt"
     with open(log, "ab") as file:
@@ -76,26 +95,29 @@ def _start(cell: Cell, command: list[str], watch: ProgressCallback) -> None:
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=harness.environment(),
+            env=harness.build_environment(),
         )
         try:
-            while not _ended(process, SECONDS):
-                watch(cell, _answers(cell.journal))
+            while not _wait(process, POLL_SECONDS):
+                on_progress(cell, _count_answers(cell.journal))
         finally:
             process.terminate()
-            if not _ended(process, PATIENCE):
+            if not _wait(process, TERMINATION_SECONDS):
                 process.kill()
                 process.wait()
     if process.returncode:
-        raise ValueError(f"{cell.benchmark.harness} ended with {process.returncode}; {log} ends with: {_end(log)}")
+        raise ValueError(
+            f"{cell.benchmark.harness} ended with {process.returncode}; {log} ends with: {_read_last_lines(log)}"
+        )
 
 
 def _die_with_parent() -> list[str]:
-    """In front of a command: a kill of ours is one of it."""
+    """Return the prefix of a command that is killed when this process dies."""
     return [sys.executable, "-I", die_with_parent.__file__, str(os.getpid())] if sys.platform == "linux" else []
 
 
-def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for a process to end and return whether it has."""
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -103,19 +125,19 @@ def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def _record(cell: Cell) -> Record:
+def _build_record(cell: Cell) -> Record:
     _, answers = Journal.read(cell.journal)
     if not answers:
         raise ValueError(f"{cell.benchmark.harness} ended without an answer; see {cell.folder / 'log.txt'}")
-    measured = harness.figures(cell)
+    figures = harness.read_figures(cell)
     return {
         "method": cell.spec.method,
         "keep": cell.spec.keep,
         "options": cell.spec.options,
-        "scripted": cell.benchmark.scripted(cell.spec),
-        "benchmark": _plain(cell.benchmark),
-        "value": None if cell.benchmark.needs == "server" else cell.benchmark.value(measured),
-        "figures": measured,
+        "scripted": cell.benchmark.script_settings(cell.spec),
+        "benchmark": _define_measurement(cell.benchmark),
+        "value": None if cell.benchmark.needs == "server" else cell.benchmark.value(figures),
+        "figures": figures,
         "answers": len(answers),
         **{name: fmean(each[name] for each in answers) for name in ("tokens", "sent", "layer_mean")},
         "seconds": sum(each["prepare_seconds"] + each["generate_seconds"] for each in answers),
@@ -123,31 +145,30 @@ def _record(cell: Cell) -> Record:
     }
 
 
-def _keep_scores(cell: Cell) -> None:
-    """Sample by sample in the cell's own folder, for `eadp compare`."""
-    about = {"model": cell.model, "benchmark": cell.benchmark.name, **cell.settings()}
-    with Journal.open(cell.folder, about) as journal:
-        found = harness.scores(cell).items()
+def _save_scores(cell: Cell) -> None:
+    """Save the score of each sample in the cell's folder, for `eadp compare`."""
+    settings = {"model": cell.model, "benchmark": cell.benchmark.name, **cell.settings()}
+    with Journal.open(cell.folder, settings) as journal:
+        scores = harness.read_scores(cell).items()
         journal.extend(
-            (key, {"task": key.rpartition("/")[0], "score": score}) for key, score in found if key not in journal
+            (key, {"task": key.rpartition("/")[0], "score": score}) for key, score in scores if key not in journal
         )
 
 
-def _plain(benchmark: Benchmark) -> Record:
-    """As a journal gives it back; what is only said about a benchmark may change."""
-    said = asdict(benchmark)
+def _define_measurement(benchmark: Benchmark) -> Record:
+    """Return the fields of a benchmark that define its value, as a journal stores them."""
     return {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in said.items()
-        if name not in ("only_named", "split", "measure", "needs", "remark")
+        for name, value in asdict(benchmark).items()
+        if name not in DESCRIPTIVE_FIELDS
     }
 
 
-def _answers(folder: Path) -> int:
+def _count_answers(folder: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in folder.glob("samples*.jsonl"))
 
 
-def _end(log: Path) -> str:
-    """What it last said: the last lines, as one is often broken into several."""
+def _read_last_lines(log: Path) -> str:
+    """Return the end of a log. It takes several lines because one message is often broken into several."""
     lines = [line.strip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
     return " ".join(lines[-3:])[-300:] or "nothing"

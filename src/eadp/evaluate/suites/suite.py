@@ -1,4 +1,4 @@
-"""Suites as data: which task of which harness measures a benchmark, and how its figure is read."""
+"""Suites as data: which task of which harness measures a benchmark, and how its value is computed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,29 @@ from eadp.method_spec import MethodSpec
 PUBLISHED = "published"
 HarnessName = Literal["lmms-eval", "vlmeval"]
 Needs = Literal["", "judge for some", "judge", "server"]
-NAMES = ("paper-llava", "paper-qwen", "paper-video")
+SUITE_NAMES = ("paper-llava", "paper-qwen", "paper-video")
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One column of a table.
+    """A benchmark: one column of a suite's table.
 
-    tasks:   names of the harness. metrics: patterns of the names of its figures; each must fit exactly one of a task's.
-             The value is scale · the mean, or the sum, of all metrics of all tasks.
-    published: by method, what its authors' scripts set on this benchmark alone; with its preset of that name.
-    only_named: it is another way to measure a benchmark, and is run only where it is asked for by its name.
-    needs:   "judge": an online model reads every answer; "judge for some": those that rules cannot read. "server": the
-             answers have to be sent in, and there is no figure here.
-    remark:  what to know before setting it beside the paper's figure.
+    Attributes:
+        name: The name of the benchmark in the paper.
+        harness: The harness that runs it.
+        tasks: The names of the harness's tasks.
+        metrics: Patterns for the names of the figures that the harness reports. Each pattern must match exactly one
+            figure of each task. The value is `scale` times the mean (or the sum) of these figures over all tasks.
+        combine: Whether the figures are averaged or added.
+        scale: See `metrics`.
+        published: By method, the settings that its authors' scripts use on this benchmark only. They apply to the
+            method's preset of that name.
+        only_named: Whether the benchmark is run only if it is named, because it is a variant of another one.
+        split: The split, for the listing.
+        measure: The measure, for the listing.
+        needs: "judge": an online model reads every answer. "judge for some": it reads the answers that rules cannot
+            parse. "server": the answers must be submitted to a server, so the run has no value.
+        remark: What to know before comparing the value with the paper's.
     """
 
     name: str
@@ -44,14 +53,21 @@ class Benchmark:
     needs: Needs = ""
     remark: str = ""
 
-    def scripted(self, spec: MethodSpec) -> dict[str, Any]:
-        """What the authors' scripts set here, where the setting has their preset and does not say otherwise."""
-        scripts = self.published.get(spec.method, {}) if spec.preset == PUBLISHED else {}
-        return {name: value for name, value in scripts.items() if name not in spec.options}
+    def script_settings(self, spec: MethodSpec) -> dict[str, Any]:
+        """Return what the authors' scripts set on this benchmark, for their preset and unless the spec overrides it."""
+        settings = self.published.get(spec.method, {}) if spec.preset == PUBLISHED else {}
+        return {name: value for name, value in settings.items() if name not in spec.options}
 
-    def value(self, found: Mapping[str, Mapping[str, float]]) -> float:
-        """found: by task, the harness's figures by their names."""
-        values = [_only(found, task, pattern) for task in self.tasks for pattern in self.metrics]
+    def value(self, figures: Mapping[str, Mapping[str, float]]) -> float:
+        """Compute the value of the benchmark.
+
+        Args:
+            figures: By task, the figures that the harness reports by their names.
+
+        Raises:
+            ValueError: If a task is missing, or a metric does not match exactly one figure.
+        """
+        values = [_get_figure(figures, task, pattern) for task in self.tasks for pattern in self.metrics]
         return self.scale * (sum(values) if self.combine == "sum" else sum(values) / len(values))
 
 
@@ -59,10 +75,13 @@ class Benchmark:
 class Suite:
     """Benchmarks that are run together.
 
-    model:     the checkpoint where none is given.
-    arguments: by pattern of a checkpoint's name, what the harness's model is given besides method and budget. The
-               paper's suites show images and cut questions as EADP's release does.
-    include:   folder of tasks of one's own, for lmms-eval.
+    Attributes:
+        name: The name of the suite.
+        benchmarks: The benchmarks.
+        model: The default checkpoint.
+        arguments: Arguments for the model in the harness, by a pattern for the checkpoint's name. The paper's suites
+            use them to preprocess images and questions as EADP's release does.
+        include: A folder of further lmms-eval tasks.
     """
 
     name: str
@@ -72,63 +91,83 @@ class Suite:
     include: Path | None = None
 
     def arguments_for(self, model: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        """Return the arguments whose patterns match a checkpoint's name."""
+        matching: dict[str, Any] = {}
         for pattern, arguments in self.arguments.items():
             if fnmatchcase(Path(model).name.lower(), pattern.lower()):
-                found |= arguments
-        return found
+                matching |= arguments
+        return matching
 
-    def choose(self, names: Sequence[str], judge: bool) -> tuple[list[Benchmark], list[Benchmark]]:
-        """What is run, and what is left out because it gives no figure here. names: those asked for; none: all but
-        other ways to measure the same."""
+    def select_benchmarks(self, names: Sequence[str], judge: bool) -> tuple[list[Benchmark], list[Benchmark]]:
+        """Select the benchmarks to run.
+
+        Args:
+            names: The benchmarks to run, whatever they need; without any, all except the variants (`only_named`).
+            judge: Whether an online judge is available.
+
+        Returns:
+            The benchmarks to run, and those that are skipped because they would have no value.
+
+        Raises:
+            ValueError: If the suite does not have a benchmark.
+        """
         known = {benchmark.name.lower(): benchmark for benchmark in self.benchmarks}
         if unknown := [name for name in names if name.lower() not in known]:
             listed = ", ".join(benchmark.name for benchmark in self.benchmarks)
             raise ValueError(f"{self.name} has no benchmark {', '.join(unknown)}; it has {listed}")
         if names:
             return [known[name.lower()] for name in names], []
-        without = {"server"} if judge else {"server", "judge"}
+        unavailable = {"server"} if judge else {"server", "judge"}
         every = [benchmark for benchmark in self.benchmarks if not benchmark.only_named]
-        run = [benchmark for benchmark in every if benchmark.needs not in without]
-        return run, [benchmark for benchmark in every if benchmark.needs in without]
+        run = [benchmark for benchmark in every if benchmark.needs not in unavailable]
+        return run, [benchmark for benchmark in every if benchmark.needs in unavailable]
 
 
-def load(name: str) -> Suite:
-    """A suite of ours by its name, or the path of a file of the same form."""
-    if name in NAMES:
-        return _suite(json.loads((files(__package__) / f"{name}.json").read_text("utf-8")), name)
+def load_suite(name: str) -> Suite:
+    """Load a suite.
+
+    Args:
+        name: One of `SUITE_NAMES`, or the path of a JSON file of the same form.
+
+    Raises:
+        ValueError: If there is no such suite, or the file is malformed.
+    """
+    if name in SUITE_NAMES:
+        return _build_suite(json.loads((files(__package__) / f"{name}.json").read_text("utf-8")), name)
     path = Path(name)
     if path.suffix != ".json" or not path.is_file():
-        raise ValueError(f"unknown suite {name!r}; known: pocket, {', '.join(NAMES)}, or the path of a suite's .json")
+        raise ValueError(
+            f"unknown suite {name!r}; known: pocket, {', '.join(SUITE_NAMES)}, or the path of a suite in JSON"
+        )
     try:
-        return _suite(json.loads(path.read_text("utf-8")), path.stem, path.parent)
+        return _build_suite(json.loads(path.read_text("utf-8")), path.stem, path.parent)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(
-            f"{path} is not a suite ({error}): it has a list of benchmarks, each with name, harness, tasks and metrics"
+            f"{path} is not a suite ({error}): it needs a list of benchmarks with name, harness, tasks and metrics"
         ) from error
 
 
-def _suite(given: dict[str, Any], name: str, folder: Path | None = None) -> Suite:
-    benchmarks = tuple(_benchmark(each) for each in given.pop("benchmarks"))
-    include = given.pop("include", None)
-    where = folder / include if folder is not None and include is not None else None
-    return Suite(**{"name": name, **given}, benchmarks=benchmarks, include=where)
+def _build_suite(content: dict[str, Any], name: str, folder: Path | None = None) -> Suite:
+    benchmarks = tuple(_build_benchmark(each) for each in content.pop("benchmarks"))
+    include = content.pop("include", None)
+    include_folder = folder / include if folder is not None and include is not None else None
+    return Suite(**{"name": name, **content}, benchmarks=benchmarks, include=include_folder)
 
 
-def _benchmark(given: dict[str, Any]) -> Benchmark:
-    found = Benchmark(**{**given, "tasks": tuple(given["tasks"]), "metrics": tuple(given["metrics"])})
-    for name, value, known in (("harness", found.harness, HarnessName), ("needs", found.needs, Needs)):
+def _build_benchmark(content: dict[str, Any]) -> Benchmark:
+    benchmark = Benchmark(**{**content, "tasks": tuple(content["tasks"]), "metrics": tuple(content["metrics"])})
+    for name, value, known in (("harness", benchmark.harness, HarnessName), ("needs", benchmark.needs, Needs)):
         if value not in get_args(known):
-            said = ", ".join(repr(each) for each in get_args(known))
-            raise ValueError(f"{name} of {found.name} is one of {said}, got {value!r}")
-    return found
+            listed = ", ".join(repr(each) for each in get_args(known))
+            raise ValueError(f"{name} of {benchmark.name} must be one of {listed}, got {value!r}")
+    return benchmark
 
 
-def _only(found: Mapping[str, Mapping[str, float]], task: str, pattern: str) -> float:
-    if task not in found:
-        raise ValueError(f"the harness gave no figures of {task}")
-    fitting = [name for name in found[task] if fnmatchcase(name, pattern)]
-    if len(fitting) != 1:
-        there = ", ".join(found[task]) or "none"
-        raise ValueError(f"{pattern} fits {len(fitting)} figures of {task} instead of one; there are: {there}")
-    return float(found[task][fitting[0]])
+def _get_figure(figures: Mapping[str, Mapping[str, float]], task: str, pattern: str) -> float:
+    if task not in figures:
+        raise ValueError(f"the harness reported no figures of {task}")
+    matching = [name for name in figures[task] if fnmatchcase(name, pattern)]
+    if len(matching) != 1:
+        names = ", ".join(figures[task]) or "none"
+        raise ValueError(f"{pattern} matches {len(matching)} figures of {task} instead of one; it has: {names}")
+    return float(figures[task][matching[0]])

@@ -1,4 +1,4 @@
-"""A suite's figures in the layout of the paper's tables, with the paper's figures in the next column."""
+"""The results of a suite in the layout of the paper's tables, with the paper's results in the next column."""
 
 from __future__ import annotations
 
@@ -14,134 +14,146 @@ from eadp import paper
 from eadp.evaluate.suites.runner import SuiteResult
 from eadp.evaluate.suites.suite import Benchmark
 from eadp.method_spec import MethodSpec
-from eadp.paper.layout import HEADS, PRINTED
+from eadp.paper.layout import COLUMN_TITLES, METHOD_TITLES
 from eadp.utils.files import replace_file
 from eadp.utils.tables import NOTHING, format_markdown
 
-TOKENS = "patches: visual tokens of a sample that stay; sent: what the language model gets of them, newlines included."
+TOKENS_NOTE = (
+    "patches: visual tokens of a sample that stay; sent: what the language model gets of them, newlines included."
+)
 
 
-def rows(ran: SuiteResult, beside: paper.PaperTable | None) -> tuple[list[str], list[list[str]]]:
-    """Head, and a line per setting: tokens kept and sent, method, every benchmark, ours and the paper's, average."""
-    benchmarks = ran.plan.benchmarks
-    shared = _averaged(benchmarks, beside)
-    names = [name for each in benchmarks for name in (HEADS.get(each.name, each.name), "paper")]
-    head = ["patches", "sent", "method", *names]
-    head += [f"Avg. of {len(shared)}", "paper"] if shared else []
-    lines = []
-    for spec in ran.plan.specs:
-        row = _row(spec, beside)
-        line = [_mean(ran, spec, "tokens"), _mean(ran, spec, "sent"), _printed(spec)]
+def build_rows(result: SuiteResult, paper_table: paper.PaperTable | None) -> tuple[list[str], list[list[str]]]:
+    """Build the header and one row per setting.
+
+    A row has the tokens kept and sent, the method, our value and the paper's for every benchmark, and the averages.
+    """
+    benchmarks = result.plan.benchmarks
+    averaged = _select_averaged(benchmarks, paper_table)
+    names = [name for each in benchmarks for name in (COLUMN_TITLES.get(each.name, each.name), "paper")]
+    header = ["patches", "sent", "method", *names]
+    header += [f"Avg. of {len(averaged)}", "paper"] if averaged else []
+    rows = []
+    for spec in result.plan.specs:
+        paper_row = _find_paper_row(spec, paper_table)
+        row = [_mean_tokens(result, spec, "tokens"), _mean_tokens(result, spec, "sent"), _format_spec(spec)]
         for benchmark in benchmarks:
-            printed = row.printed.get(benchmark.name, "") if row else ""
-            line += [_figure(ran.value(spec, benchmark), printed), printed or NOTHING]
-        if beside is not None and shared:
-            ours = {each.name: ran.value(spec, each) for each in shared}
-            line += [
-                _average(beside, ours),
-                _average(beside, {name: row.figures.get(name) for name in ours} if row else {}),
-            ]
-        lines.append(line)
-    return head, lines
+            printed = paper_row.printed.get(benchmark.name, "") if paper_row else ""
+            row += [_format_value(result.value(spec, benchmark), printed), printed or NOTHING]
+        if paper_table is not None and averaged:
+            ours = {each.name: result.value(spec, each) for each in averaged}
+            theirs = {name: paper_row.figures.get(name) for name in ours} if paper_row else {}
+            row += [_format_average(paper_table, ours), _format_average(paper_table, theirs)]
+        rows.append(row)
+    return header, rows
 
 
-def as_table(ran: SuiteResult, beside: paper.PaperTable | None) -> Table:
-    head, lines = rows(ran, beside)
-    said = "\n".join(notes(ran))
-    grid = Table(title=_title(ran), title_justify="left", caption=said, caption_justify="left", box=box.SIMPLE_HEAD)
-    grid.padding = (0, 1, 0, 0)
-    for column in head:
+def as_table(result: SuiteResult, paper_table: paper.PaperTable | None) -> Table:
+    """Build the table for the terminal, with the notes below it."""
+    header, rows = build_rows(result, paper_table)
+    table = Table(
+        title=_build_title(result),
+        title_justify="left",
+        caption="\n".join(build_notes(result)),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.padding = (0, 1, 0, 0)
+    for column in header:
         style = "dim" if column == "paper" else None
-        grid.add_column(column, no_wrap=True, style=style, justify="left" if column == "method" else "right")
-    specs = ran.plan.specs
-    for spec, line, after in zip(specs, lines, [*specs[1:], None], strict=True):
-        grid.add_row(*line, end_section=after is None or after.keep != spec.keep)
-    return grid
+        table.add_column(column, no_wrap=True, style=style, justify="left" if column == "method" else "right")
+    specs = result.plan.specs
+    for spec, row, following in zip(specs, rows, [*specs[1:], None], strict=True):
+        table.add_row(*row, end_section=following is None or following.keep != spec.keep)
+    return table
 
 
-def as_markdown(ran: SuiteResult, beside: paper.PaperTable | None) -> str:
-    head, lines = rows(ran, beside)
-    said = "\n".join(f"- {note}" for note in notes(ran))
-    return f"{_title(ran)}\n\n{format_markdown(head, lines)}\n\n{said}\n"
+def as_markdown(result: SuiteResult, paper_table: paper.PaperTable | None) -> str:
+    """Format the content of table.md: title, table and notes."""
+    header, rows = build_rows(result, paper_table)
+    notes = "\n".join(f"- {note}" for note in build_notes(result))
+    return f"{_build_title(result)}\n\n{format_markdown(header, rows)}\n\n{notes}\n"
 
 
-def notes(ran: SuiteResult) -> list[str]:
-    """What to know about the table's rows."""
-    told = [TOKENS]
-    if given := ran.plan.given:
-        told.append(f"The model is given {_pairs(given)}.")
-    for name, spec in {_printed(spec): spec for spec in ran.plan.specs}.items():
-        scripted = {each.name: each.scripted(spec) for each in ran.plan.benchmarks}
-        where = [f"{_pairs(changed)} on {benchmark}" for benchmark, changed in scripted.items() if changed]
-        if where:
-            told.append(f"{name} has {' and '.join(where)}, as its authors' scripts set it there.")
-    return told
+def build_notes(result: SuiteResult) -> list[str]:
+    """Return the notes below the table: its columns, the model's arguments, and what the authors' scripts set."""
+    notes = [TOKENS_NOTE]
+    if arguments := result.plan.model_arguments:
+        notes.append(f"The model is given {_format_settings(arguments)}.")
+    for name, spec in {_format_spec(spec): spec for spec in result.plan.specs}.items():
+        by_benchmark = {each.name: each.script_settings(spec) for each in result.plan.benchmarks}
+        changes = [f"{_format_settings(changed)} on {each}" for each, changed in by_benchmark.items() if changed]
+        if changes:
+            notes.append(f"{name} has {' and '.join(changes)}, as its authors' scripts set it there.")
+    return notes
 
 
-def as_json(ran: SuiteResult, beside: paper.PaperTable | None) -> dict[str, Any]:
+def as_json(result: SuiteResult, paper_table: paper.PaperTable | None) -> dict[str, Any]:
+    """Return the content of results.json."""
     return {
-        **ran.plan.identity(),
-        "paper": None if beside is None else beside.model,
-        "cells": [{**record, "paper": _paper_figure(record, beside)} for record in ran.found.values()],
-        "notes": notes(ran),
-        "failures": ran.failures,
+        **result.plan.journal_settings(),
+        "paper": None if paper_table is None else paper_table.model,
+        "cells": [{**record, "paper": _find_paper_figure(record, paper_table)} for record in result.records.values()],
+        "notes": build_notes(result),
+        "failures": result.failures,
     }
 
 
-def write(ran: SuiteResult, beside: paper.PaperTable | None) -> list[Path]:
-    results, table = ran.plan.out / "results.json", ran.plan.out / "table.md"
-    replace_file(results, json.dumps(as_json(ran, beside), indent=1) + "\n")
-    replace_file(table, as_markdown(ran, beside))
+def write(result: SuiteResult, paper_table: paper.PaperTable | None) -> list[Path]:
+    """Write results.json and table.md to the folder of the run, and return their paths."""
+    results, table = result.plan.out / "results.json", result.plan.out / "table.md"
+    replace_file(results, json.dumps(as_json(result, paper_table), indent=1) + "\n")
+    replace_file(table, as_markdown(result, paper_table))
     return [results, table]
 
 
-def _title(ran: SuiteResult) -> str:
-    part = "" if ran.plan.samples is None else f", the first {ran.plan.samples} of each task"
-    return f"{ran.plan.suite.name}: {ran.plan.model}{part}"
+def _build_title(result: SuiteResult) -> str:
+    part = "" if result.plan.samples is None else f", the first {result.plan.samples} of each task"
+    return f"{result.plan.suite.name}: {result.plan.model}{part}"
 
 
-def _row(spec: MethodSpec, beside: paper.PaperTable | None) -> paper.PaperRow | None:
-    """The paper's row of the same method and budget, whatever the options."""
-    if beside is None:
+def _find_paper_row(spec: MethodSpec, paper_table: paper.PaperTable | None) -> paper.PaperRow | None:
+    """Find the paper's row for the method and budget of a spec; its options are ignored."""
+    if paper_table is None:
         return None
-    keep = spec.keep
-    count = beside.tokens if keep is None else round(keep * beside.tokens) if isinstance(keep, float) else keep
-    return beside.of(spec.method, count)
+    keep, total = spec.keep, paper_table.tokens
+    count = total if keep is None else round(keep * total) if isinstance(keep, float) else keep
+    return paper_table.find_row(spec.method, count)
 
 
-def _paper_figure(record: dict[str, Any], beside: paper.PaperTable | None) -> float | None:
-    row = _row(MethodSpec(record["method"], record["keep"], record["options"]), beside)
+def _find_paper_figure(record: dict[str, Any], paper_table: paper.PaperTable | None) -> float | None:
+    row = _find_paper_row(MethodSpec(record["method"], record["keep"], record["options"]), paper_table)
     return None if row is None else row.figures.get(record["benchmark"]["name"])
 
 
-def _averaged(benchmarks: Sequence[Benchmark], beside: paper.PaperTable | None) -> list[Benchmark]:
-    return [each for each in benchmarks if beside is not None and each.name in beside.averaged]
+def _select_averaged(benchmarks: Sequence[Benchmark], paper_table: paper.PaperTable | None) -> list[Benchmark]:
+    return [each for each in benchmarks if paper_table is not None and each.name in paper_table.averaged]
 
 
-def _average(beside: paper.PaperTable, figures: dict[str, float | None]) -> str:
-    """As the paper forms it, over these benchmarks alone."""
-    known = [value / beside.divisors.get(name, 1) for name, value in figures.items() if value is not None]
+def _format_average(paper_table: paper.PaperTable, figures: dict[str, float | None]) -> str:
+    """Format the average over these benchmarks, computed as in the paper."""
+    known = [value / paper_table.divisors.get(name, 1) for name, value in figures.items() if value is not None]
     return f"{sum(known) / len(known):.1f}" if known and len(known) == len(figures) else NOTHING
 
 
-def _mean(ran: SuiteResult, spec: MethodSpec, what: str) -> str:
-    """Of a sample: the mean over the samples of all benchmarks."""
-    found = [ran.found.get(f"{spec.key}/{each.name}") for each in ran.plan.benchmarks]
-    answers = sum(each["answers"] for each in found if each)
-    return f"{sum(each[what] * each['answers'] for each in found if each) / answers:,.0f}" if answers else NOTHING
+def _mean_tokens(result: SuiteResult, spec: MethodSpec, field: str) -> str:
+    """Format the mean token count per sample over the samples of all benchmarks."""
+    records = [result.records.get(f"{spec.key}/{each.name}") for each in result.plan.benchmarks]
+    answers = sum(each["answers"] for each in records if each)
+    return f"{sum(each[field] * each['answers'] for each in records if each) / answers:,.0f}" if answers else NOTHING
 
 
-def _printed(spec: MethodSpec) -> str:
-    """The method as the paper writes it, with its preset and options."""
-    return str(MethodSpec(PRINTED.get(spec.method, spec.method), options=spec.options))
+def _format_spec(spec: MethodSpec) -> str:
+    """Format a method as the paper writes it, with its preset and options."""
+    return str(MethodSpec(METHOD_TITLES.get(spec.method, spec.method), options=spec.options))
 
 
-def _pairs(given: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in given.items())
+def _format_settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def _figure(value: float | None, printed: str) -> str:
-    """With as many decimals as the paper has."""
+def _format_value(value: float | None, printed: str) -> str:
+    """Format a value with as many decimals as the paper's."""
     if value is None:
         return NOTHING
     return f"{value:.{len(printed.partition('.')[2]) if printed else 1}f}"

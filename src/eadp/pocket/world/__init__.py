@@ -1,9 +1,9 @@
-"""The world that the pocket model knows: scenes, their pictures, questions about them, and short clips."""
+"""The world of the pocket model: scenes, their images, questions about them, and short clips."""
 
-from eadp.pocket.world.clips import Clip, clip
-from eadp.pocket.world.questions import KINDS, Question, ask, ask_many
-from eadp.pocket.world.render import draw, render
-from eadp.pocket.world.scene import COLOURS, SHAPES, SIDE, SPLITS, WRITINGS, Scene, Split, Thing, scene
+from eadp.pocket.world.clips import Clip, make_clip
+from eadp.pocket.world.questions import KINDS, Question, make_question, make_questions
+from eadp.pocket.world.render import render, render_image
+from eadp.pocket.world.scene import COLOURS, SHAPES, SIDE, SPLITS, WRITINGS, Scene, Split, Thing, make_scene
 
 __all__ = [
     "COLOURS",
@@ -17,10 +17,10 @@ __all__ = [
     "Scene",
     "Split",
     "Thing",
-    "ask",
-    "ask_many",
-    "clip",
-    "draw",
+    "make_clip",
+    "make_question",
+    "make_questions",
+    "make_scene",
     "render",
-    "scene",
+    "render_image",
 ]

@@ -1,4 +1,4 @@
-"""Questions about a scene: varied wording, the right answer, and which things every word is about."""
+"""Questions about a scene, with varied wording, their answers, and the things that each word names."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ from eadp.pocket.world.scene import COLOURS, FIGURES, SHAPES, SIDE, SIGN, Scene,
 
 Box = tuple[float, float, float, float]
 
-CLEAR = 12
-"""Pixels that two places must lie apart, or a thing from the middle, before a question asks which side it is on."""
+MIN_OFFSET = 12
+"""Smallest distance in pixels between two things, or of a thing from the middle, for a question about its side."""
 
-MOST_COUNTED = 4
+MAX_COUNT = 4
+"""Largest number that is the answer to a question."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """kind: one of KINDS. about: numbers of the things that decide the answer (none where the asked thing is absent).
-    pointers: (start, end) of every word of `text` that points at something in the scene, with the things it points at.
+    """A question about a scene.
+
+    Attributes:
+        kind: One of `KINDS`.
+        text: The question.
+        answer: The correct answer.
+        about: Indices of the things that decide the answer; empty if the thing is not in the scene.
+        pointers: Start and end in `text` of every word that names things in the scene, with the indices of the things.
     """
 
     kind: str
@@ -32,29 +39,29 @@ class Question:
     pointers: tuple[tuple[int, int, frozenset[int]], ...]
 
     def boxes(self, scene: Scene) -> tuple[Box, ...]:
-        """Where the things that the question is about are."""
-        return tuple(scene.things[number].box for number in self.about)
+        """Return the boxes of the things that the question is about."""
+        return tuple(scene.things[index].box for index in self.about)
 
 
-Asker = Callable[[Scene, np.random.Generator], "Question | None"]
+QuestionMaker = Callable[[Scene, np.random.Generator], "Question | None"]
 References = dict[str, tuple[str | None, str | None]]
-"""Slot of the template → colour and shape that fill it; None where it says neither."""
+"""For each slot of a template, the colour and the shape that fill it; None for one that is not mentioned."""
 
 T = TypeVar("T")
 
 
-def ask(scene: Scene, rng: np.random.Generator, kind: str) -> Question | None:
-    """A question of one kind, or None if the scene does not allow any."""
-    question = ASKERS[kind](scene, rng)
-    return None if question is None else _dress(question, rng)
+def make_question(scene: Scene, rng: np.random.Generator, kind: str) -> Question | None:
+    """Make a question of one kind; None if the scene does not allow it."""
+    question = QUESTION_MAKERS[kind](scene, rng)
+    return None if question is None else _add_instructions(question, rng)
 
 
-def ask_many(scene: Scene, rng: np.random.Generator, count: int) -> list[Question]:
-    """`count` questions; kinds in turn from a random start, those that the scene does not allow left out."""
+def make_questions(scene: Scene, rng: np.random.Generator, count: int) -> list[Question]:
+    """Make `count` questions. Kinds take turns from a random start; those that the scene does not allow are skipped."""
     start = int(rng.integers(len(KINDS)))
     questions: list[Question] = []
     for step in range(4 * count):
-        question = ask(scene, rng, KINDS[(start + step) % len(KINDS)])
+        question = make_question(scene, rng, KINDS[(start + step) % len(KINDS)])
         if question is not None:
             questions.append(question)
         if len(questions) == count:
@@ -63,15 +70,15 @@ def ask_many(scene: Scene, rng: np.random.Generator, count: int) -> list[Questio
 
 
 def _existence(scene: Scene, rng: np.random.Generator) -> Question | None:
-    """Half of the time something that is there; else something that is not, mostly a near miss."""
-    there = {(thing.colour, thing.shape) for thing in scene.things}
+    """Ask half of the time about something in the scene, else about something absent, mostly similar to a thing."""
+    present = {(thing.colour, thing.shape) for thing in scene.things}
     if rng.random() < 0.5:
         thing = _pick(rng, scene.things)
         colour, shape, answer = thing.colour, thing.shape, "yes"
     else:
         colours = [thing.colour for thing in scene.things] if rng.random() < 0.7 else COLOURS
         shapes = [thing.shape for thing in scene.things] if rng.random() < 0.7 else SHAPES
-        absent = [(colour, shape) for colour in colours for shape in shapes if (colour, shape) not in there]
+        absent = [(colour, shape) for colour in colours for shape in shapes if (colour, shape) not in present]
         if not absent:
             return None
         (colour, shape), answer = _pick(rng, absent), "no"
@@ -79,27 +86,27 @@ def _existence(scene: Scene, rng: np.random.Generator) -> Question | None:
 
 
 def _colour(scene: Scene, rng: np.random.Generator) -> Question | None:
-    shapes = _once([thing.shape for thing in scene.things])
+    shapes = _unique([thing.shape for thing in scene.things])
     if not shapes:
         return None
     shape = _pick(rng, shapes)
-    (number,) = _matching(scene, None, shape)
-    answer = scene.things[number].colour
+    (index,) = _matching(scene, None, shape)
+    answer = scene.things[index].colour
     return _fill("colour", _pick(rng, wording.COLOUR), answer, scene, {"it": (None, shape)})
 
 
 def _shape(scene: Scene, rng: np.random.Generator) -> Question | None:
-    colours = _once([thing.colour for thing in scene.things])
+    colours = _unique([thing.colour for thing in scene.things])
     if not colours:
         return None
     colour = _pick(rng, colours)
-    (number,) = _matching(scene, colour, None)
-    answer = scene.things[number].shape
+    (index,) = _matching(scene, colour, None)
+    answer = scene.things[index].shape
     return _fill("shape", _pick(rng, wording.SHAPE), answer, scene, {"it": (colour, None)})
 
 
 def _count(scene: Scene, rng: np.random.Generator) -> Question | None:
-    """Mostly a shape that comes several times."""
+    """Ask mostly about a shape that occurs several times."""
     shapes = [thing.shape for thing in scene.things if thing.shape in FIGURES]
     several = [shape for shape in shapes if shapes.count(shape) > 1]
     shapes = several if several and rng.random() < 0.7 else shapes
@@ -107,21 +114,21 @@ def _count(scene: Scene, rng: np.random.Generator) -> Question | None:
         return None
     shape = _pick(rng, shapes)
     count = len(_matching(scene, None, shape))
-    if count > MOST_COUNTED:
+    if count > MAX_COUNT:
         return None
     return _fill("count", _pick(rng, wording.COUNT), str(count), scene, {"it": (None, shape)})
 
 
 def _side(scene: Scene, rng: np.random.Generator) -> Question | None:
     thing = _pick(rng, scene.things)
-    if not _named(scene, thing):
+    if not _is_unambiguous(scene, thing):
         return None
     templates, offset, names = (
         (wording.SIDE_ACROSS, thing.x - SIDE / 2, ("left", "right"))
         if rng.random() < 0.5
         else (wording.SIDE_DOWN, thing.y - SIDE / 2, ("top", "bottom"))
     )
-    if abs(offset) < CLEAR:
+    if abs(offset) < MIN_OFFSET:
         return None
     answer = names[int(offset > 0)]
     return _fill("side", _pick(rng, templates), answer, scene, {"it": (thing.colour, thing.shape)})
@@ -131,14 +138,14 @@ def _relation(scene: Scene, rng: np.random.Generator) -> Question | None:
     if len(scene.things) < 2:
         return None
     first, second = (scene.things[i] for i in rng.permutation(len(scene.things))[:2])
-    if not (_named(scene, first) and _named(scene, second)):
+    if not (_is_unambiguous(scene, first) and _is_unambiguous(scene, second)):
         return None
     templates, offset, names = (
         (wording.RELATION_ACROSS, first.x - second.x, ("left", "right"))
         if rng.random() < 0.5
         else (wording.RELATION_DOWN, first.y - second.y, ("above", "below"))
     )
-    if abs(offset) < CLEAR:
+    if abs(offset) < MIN_OFFSET:
         return None
     answer = names[int(offset > 0)]
     references = {"it": (first.colour, first.shape), "other": (second.colour, second.shape)}
@@ -156,9 +163,9 @@ def _reading(scene: Scene, rng: np.random.Generator) -> Question | None:
 
 
 def _double(scene: Scene, rng: np.random.Generator) -> Question | None:
-    """Two questions in one, answered in their order."""
-    askers = [_existence, _colour, _shape, _side, _reading]
-    first, second = (askers[i](scene, rng) for i in rng.permutation(len(askers))[:2])
+    """Join two questions into one, with two answers in the same order."""
+    makers = [_existence, _colour, _shape, _side, _reading]
+    first, second = (makers[i](scene, rng) for i in rng.permutation(len(makers))[:2])
     if first is None or second is None:
         return None
     opening, joint = first.text.rstrip("?."), ", and "
@@ -169,7 +176,7 @@ def _double(scene: Scene, rng: np.random.Generator) -> Question | None:
     return Question("double", text, f"{first.answer}, {second.answer}", about, first.pointers + moved)
 
 
-ASKERS: dict[str, Asker] = {
+QUESTION_MAKERS: dict[str, QuestionMaker] = {
     "existence": _existence,
     "colour": _colour,
     "shape": _shape,
@@ -179,40 +186,42 @@ ASKERS: dict[str, Asker] = {
     "reading": _reading,
     "double": _double,
 }
-KINDS = tuple(ASKERS)
+KINDS = tuple(QUESTION_MAKERS)
 
 
 def _pick(rng: np.random.Generator, choices: Sequence[T]) -> T:
     return choices[int(rng.integers(len(choices)))]
 
 
-def _once(values: list[str]) -> list[str]:
+def _unique(values: list[str]) -> list[str]:
     return [value for value in values if values.count(value) == 1]
 
 
 def _matching(scene: Scene, colour: str | None, shape: str | None) -> frozenset[int]:
     return frozenset(
-        number
-        for number, thing in enumerate(scene.things)
+        index
+        for index, thing in enumerate(scene.things)
         if colour in (None, thing.colour) and shape in (None, thing.shape)
     )
 
 
-def _named(scene: Scene, thing: Thing) -> bool:
-    """Whether colour and shape together name this thing alone."""
+def _is_unambiguous(scene: Scene, thing: Thing) -> bool:
+    """Whether no other thing has the same colour and shape."""
     return len(_matching(scene, thing.colour, thing.shape)) == 1
 
 
 def _fill(kind: str, template: str, answer: str, scene: Scene, references: References) -> Question:
-    """Put the references into the template. A colour word points at all things of that colour, the noun after it at
-    the things that the two name together; a noun that nothing in the scene answers to points nowhere."""
+    """Fill a template with its references.
+
+    A colour word names all things of that colour. The noun after it names the things that match both words, or nothing.
+    """
     text, about = "", set[int]()
     pointers: list[tuple[int, int, frozenset[int]]] = []
-    for piece in wording.pieces(template):
-        if piece not in references:
-            text += piece
+    for segment in wording.split_template(template):
+        if segment not in references:
+            text += segment
             continue
-        colour, shape = references[piece]
+        colour, shape = references[segment]
         named = _matching(scene, colour, shape)
         about |= named
         if colour == "orange" and text.endswith(" a "):
@@ -226,8 +235,8 @@ def _fill(kind: str, template: str, answer: str, scene: Scene, references: Refer
     return Question(kind, text, answer, tuple(sorted(about)), tuple(pointers))
 
 
-def _dress(question: Question, rng: np.random.Generator) -> Question:
-    """In a third of the questions, the long instructions that people wrap around them."""
+def _add_instructions(question: Question, rng: np.random.Generator) -> Question:
+    """Add an instruction before or after about a third of the questions, as people do."""
     if rng.random() > 0.35:
         return question
     if rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Scenes as pixels: stencils of shapes and writing, blended onto a background."""
+"""Render scenes: stencils of shapes and writing, blended onto a background."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from eadp.pocket.world.scene import PALETTE, SIDE, SIGN, Scene, Thing
 
 Pixels = NDArray[np.uint8]
 Stencil = NDArray[np.float32]
-Drawer = Callable[[ImageDraw.ImageDraw, int, int], None]
+ShapeDrawer = Callable[[ImageDraw.ImageDraw, int, int], None]
 
-FINE = 4
-"""Stencils are drawn this many times larger, then reduced: soft edges."""
+SUPERSAMPLING = 4
+"""Stencils are drawn this many times larger and then reduced, for soft edges."""
 
 PHOTO_SIDE = 160
+"""Pixels along each side of a tile of photos.png."""
 
 
 def render(scene: Scene) -> tuple[Pixels, NDArray[np.float32]]:
-    """The picture (SIDE×SIDE×3) and, for each thing, how much of each pixel shows it (things×SIDE×SIDE, in [0, 1])."""
+    """Render a scene.
+
+    Returns:
+        The image, SIDE×SIDE×3; and per thing the share of each pixel that shows it, things×SIDE×SIDE, in [0, 1].
+    """
     rng = np.random.default_rng((*scene.seed, 1))
     canvas = _background(scene.background, rng)
-    _scribble(canvas, rng)
+    _draw_distractors(canvas, rng)
     visible = np.zeros((len(scene.things), SIDE, SIDE), np.float32)
     for number, thing in enumerate(scene.things):
         stencil = _stencil(thing.shape, thing.width, thing.height, thing.angle)
@@ -39,8 +44,8 @@ def render(scene: Scene) -> tuple[Pixels, NDArray[np.float32]]:
     return np.clip(canvas, 0, 255).astype(np.uint8), visible
 
 
-def draw(scene: Scene) -> Image.Image:
-    """The picture as the processor takes it."""
+def render_image(scene: Scene) -> Image.Image:
+    """Render a scene as an image for the processor."""
     return Image.fromarray(render(scene)[0])
 
 
@@ -49,7 +54,7 @@ def _corner(thing: Thing) -> tuple[int, int]:
 
 
 def _paint(thing: Thing, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
-    """The thing's colour, a little off and lit from one side; on a sign, a frame and its writing."""
+    """Paint a thing in its colour, with small random variation and shading; on a sign, also a frame and its writing."""
     base = np.array(PALETTE[thing.colour], np.float32) + rng.normal(0, 6, 3).astype(np.float32)
     light = np.linspace(1.06, 0.9, shape[0], dtype=np.float32)[:, None, None]
     paint = np.broadcast_to(base * light, (*shape, 3)).copy()
@@ -62,9 +67,9 @@ def _paint(thing: Thing, shape: tuple[int, ...], rng: np.random.Generator) -> ND
 
 @cache
 def _stencil(shape: str, width: int, height: int, angle: int) -> Stencil:
-    large = Image.new("L", (width * FINE, height * FINE))
+    large = Image.new("L", (width * SUPERSAMPLING, height * SUPERSAMPLING))
     pen = ImageDraw.Draw(large)
-    _DRAWERS[shape](pen, width * FINE - 1, height * FINE - 1)
+    _DRAWERS[shape](pen, width * SUPERSAMPLING - 1, height * SUPERSAMPLING - 1)
     if angle:
         large = large.rotate(angle, Image.Resampling.BILINEAR)
     return np.asarray(large.resize((width, height), Image.Resampling.BOX), np.float32) / np.float32(255)
@@ -72,20 +77,20 @@ def _stencil(shape: str, width: int, height: int, angle: int) -> Stencil:
 
 @cache
 def _ink(writing: str, width: int, height: int) -> Stencil:
-    """Writing and a thin frame, as large as the sign takes it."""
-    large = Image.new("L", (width * FINE, height * FINE))
+    """Draw a thin frame and the writing, as large as fits on the sign."""
+    large = Image.new("L", (width * SUPERSAMPLING, height * SUPERSAMPLING))
     pen = ImageDraw.Draw(large)
-    room = (width - 7) * FINE if len(writing) > 1 else width * FINE
-    size = height * FINE
-    while pen.textlength(writing, font=ImageFont.load_default(size)) > room:
+    available = (width - 7) * SUPERSAMPLING if len(writing) > 1 else width * SUPERSAMPLING
+    size = height * SUPERSAMPLING
+    while pen.textlength(writing, font=ImageFont.load_default(size)) > available:
         size -= 1
-    centre = (width * FINE / 2, height * FINE / 2)
-    pen.text(centre, writing, fill=255, font=ImageFont.load_default(size), anchor="mm", stroke_width=FINE // 3)
-    pen.rectangle((0, 0, width * FINE - 1, height * FINE - 1), outline=255, width=FINE)
+    centre = (width * SUPERSAMPLING / 2, height * SUPERSAMPLING / 2)
+    pen.text(centre, writing, fill=255, font=ImageFont.load_default(size), anchor="mm", stroke_width=SUPERSAMPLING // 3)
+    pen.rectangle((0, 0, width * SUPERSAMPLING - 1, height * SUPERSAMPLING - 1), outline=255, width=SUPERSAMPLING)
     return np.asarray(large.resize((width, height), Image.Resampling.BOX), np.float32) / np.float32(255)
 
 
-def _polygon(points: list[tuple[float, float]]) -> Drawer:
+def _polygon(points: list[tuple[float, float]]) -> ShapeDrawer:
     def draw_polygon(pen: ImageDraw.ImageDraw, width: int, height: int) -> None:
         pen.polygon([(x * width, y * height) for x, y in points], fill=255)
 
@@ -135,7 +140,7 @@ _DRAWERS = {
 
 @cache
 def _photos() -> NDArray[np.float32]:
-    """The tiles of photos.png (see photos.md for where they come from), n×PHOTO_SIDE×PHOTO_SIDE×3."""
+    """Load the tiles of photos.png, n×PHOTO_SIDE×PHOTO_SIDE×3. Their sources are in photos.md."""
     sheet = np.asarray(Image.open(Path(__file__).parent / "photos.png").convert("RGB"), np.float32)
     down, across = sheet.shape[0] // PHOTO_SIDE, sheet.shape[1] // PHOTO_SIDE
     tiles = sheet.reshape(down, PHOTO_SIDE, across, PHOTO_SIDE, 3).swapaxes(1, 2)
@@ -162,8 +167,8 @@ def _background(kind: str, rng: np.random.Generator) -> NDArray[np.float32]:
     return canvas + np.linspace(-20, 20, SIDE, dtype=np.float32)[:, None, None] * np.float32(rng.uniform(-1, 1))
 
 
-def _scribble(canvas: NDArray[np.float32], rng: np.random.Generator) -> None:
-    """Distractors: a few thin grey bars and dots that no question asks about."""
+def _draw_distractors(canvas: NDArray[np.float32], rng: np.random.Generator) -> None:
+    """Draw a few thin grey bars and dots that no question asks about."""
     for _ in range(rng.integers(0, 4)):
         top, left = rng.integers(0, SIDE - 4, size=2)
         long = int(rng.integers(6, 40))

@@ -1,4 +1,4 @@
-"""What is in a scene: coloured things and signs with something written on them, drawn at random from a seed."""
+"""Scenes: coloured shapes and signs with writing, generated from a seed."""
 
 from __future__ import annotations
 
@@ -34,14 +34,25 @@ BACKGROUNDS = ("plain", "noisy", "striped", "photo")
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
-MOST_THINGS = 8
-MOST_OVERLAP = 0.15
-"""How much of the smaller of two boxes the other may cover."""
+MAX_THINGS = 8
+MAX_OVERLAP = 0.15
+"""Largest share of the smaller of two boxes that the other may cover."""
 
 
 @dataclass(frozen=True)
 class Thing:
-    """One object: its centre (x to the right, y down), extent and turn in pixels and degrees; `writing` on a sign."""
+    """One object of a scene.
+
+    Attributes:
+        shape: One of `SHAPES`.
+        colour: One of `COLOURS`.
+        x: Centre in pixels from the left.
+        y: Centre in pixels from the top.
+        width: Width in pixels.
+        height: Height in pixels.
+        angle: Rotation in degrees.
+        writing: The text on a sign; None for other shapes.
+    """
 
     shape: str
     colour: str
@@ -54,7 +65,7 @@ class Thing:
 
     @property
     def box(self) -> tuple[float, float, float, float]:
-        """Top, left, bottom, right, as shares of the scene."""
+        """Top, left, bottom, right, as shares of the image."""
         edges = (
             self.y - self.height / 2,
             self.x - self.width / 2,
@@ -65,7 +76,7 @@ class Thing:
         return top, left, bottom, right
 
     def overlap(self, other: Thing) -> float:
-        """Share of the smaller box that the other one covers."""
+        """Compute the share of the smaller box that the other one covers."""
         across = (self.width + other.width) / 2 - abs(self.x - other.x)
         down = (self.height + other.height) / 2 - abs(self.y - other.y)
         shared = min(max(across, 0.0), self.width, other.width) * min(max(down, 0.0), self.height, other.height)
@@ -74,31 +85,41 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """Things from back to front on a background; `seed` draws what is not a thing (noise, crop, scribbles)."""
+    """A scene.
+
+    Attributes:
+        things: The things, from back to front.
+        background: The kind of background, one of `BACKGROUNDS`.
+        seed: The seed of everything else: noise, crop of the photograph, distractors.
+    """
 
     things: tuple[Thing, ...]
     background: str
     seed: tuple[int, ...]
 
 
-def scene(split: Split, index: int) -> Scene:
-    """Scene number `index` of a split. The split is part of the seed, so that splits never share a scene."""
+def make_scene(split: Split, index: int) -> Scene:
+    """Make scene number `index` of a split. The split is part of the seed, so that splits never share a scene.
+
+    Raises:
+        ValueError: If there is no such split, or the index is negative.
+    """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     if index < 0:
         raise ValueError(f"scenes are numbered from 0, got {index}")
     seed = (SPLITS.index(split), index)
     rng = np.random.default_rng(seed)
-    wanted = int(rng.integers(3, MOST_THINGS + 1))
+    wanted = int(rng.integers(3, MAX_THINGS + 1))
     signs = int(rng.choice(3, p=(0.3, 0.45, 0.25)))
-    colours, shapes = _kinds(rng, wanted)
+    colours, shapes = _choose_kinds(rng, wanted)
     sign_colours = rng.permutation(len(COLOURS))[:signs]
     things: list[Thing] = []
     for number in range(wanted):
         if number < signs:
-            sketch = _sign(rng, COLOURS[sign_colours[number]])
+            sketch = _make_sign(rng, COLOURS[sign_colours[number]])
         else:
-            sketch = _figure(rng, shapes[number], colours[number], crowd=wanted)
+            sketch = _make_figure(rng, shapes[number], colours[number], total=wanted)
         if (placed := _place(rng, sketch, things)) is not None:
             things.append(placed)
     order = rng.permutation(len(things))
@@ -106,8 +127,8 @@ def scene(split: Split, index: int) -> Scene:
     return Scene(tuple(things[i] for i in order), background, seed)
 
 
-def _kinds(rng: np.random.Generator, count: int) -> tuple[list[str], list[str]]:
-    """Colours and shapes; in half of the scenes one shape comes again and again: something to count."""
+def _choose_kinds(rng: np.random.Generator, count: int) -> tuple[list[str], list[str]]:
+    """Choose colours and shapes. In half of the scenes one shape occurs several times, for questions that count."""
     colours = [COLOURS[i] for i in rng.integers(len(COLOURS), size=count)]
     shapes = [FIGURES[i] for i in rng.integers(len(FIGURES), size=count)]
     if rng.random() < 0.5:
@@ -116,12 +137,12 @@ def _kinds(rng: np.random.Generator, count: int) -> tuple[list[str], list[str]]:
     return colours, shapes
 
 
-def _figure(rng: np.random.Generator, shape: str, colour: str, crowd: int) -> Thing:
-    size = int(rng.integers(20, 43 - 2 * crowd + 4)) // 2 * 2
+def _make_figure(rng: np.random.Generator, shape: str, colour: str, total: int) -> Thing:
+    size = int(rng.integers(20, 43 - 2 * total + 4)) // 2 * 2
     return Thing(shape, colour, 0.0, 0.0, size, size, angle=int(rng.integers(-3, 4)) * 5)
 
 
-def _sign(rng: np.random.Generator, colour: str) -> Thing:
+def _make_sign(rng: np.random.Generator, colour: str) -> Thing:
     writing = WRITINGS[int(rng.integers(len(WRITINGS)))]
     height = int(rng.integers(22, 27)) if len(writing) == 1 else int(rng.integers(18, 22))
     width = height if len(writing) == 1 else round(2.3 * height)
@@ -129,12 +150,12 @@ def _sign(rng: np.random.Generator, colour: str) -> Thing:
 
 
 def _place(rng: np.random.Generator, sketch: Thing, others: list[Thing]) -> Thing | None:
-    """A free place inside the frame, or None if thirty tries find none."""
+    """Move a thing to a free position inside the image; None if thirty tries find none."""
     half_width, half_height = sketch.width / 2, sketch.height / 2
     for _ in range(30):
         x = float(rng.integers(int(half_width) + 1, SIDE - int(half_width) - 1))
         y = float(rng.integers(int(half_height) + 1, SIDE - int(half_height) - 1))
         placed = Thing(sketch.shape, sketch.colour, x, y, sketch.width, sketch.height, sketch.angle, sketch.writing)
-        if all(placed.overlap(other) <= MOST_OVERLAP for other in others):
+        if all(placed.overlap(other) <= MAX_OVERLAP for other in others):
             return placed
     return None

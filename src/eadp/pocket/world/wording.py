@@ -1,4 +1,4 @@
-"""How questions are worded. `{it}` and `{other}` stand for "red circle", "circle" or "red thing"."""
+"""Templates of the questions. `{it}` and `{other}` are replaced by "red circle", "circle" or "red thing"."""
 
 from __future__ import annotations
 
@@ -69,12 +69,13 @@ AFTER = (
 )
 
 
-def pieces(template: str) -> list[str]:
-    """A template cut at its slots: "Is the {it} here?" → "Is the ", "it", " here?"."""
-    return [piece for piece in re.split(r"\{(\w+)\}", template) if piece]
+def split_template(template: str) -> list[str]:
+    """Split a template at its slots: "Is the {it} here?" → "Is the ", "it", " here?"."""
+    return [segment for segment in re.split(r"\{(\w+)\}", template) if segment]
 
 
 def noun(shape: str | None, plural: bool) -> str:
+    """Return the noun for a shape; "thing" for None."""
     if shape is None:
         return "thing"
     return {"cross": "crosses"}.get(shape, f"{shape}s") if plural else shape

@@ -1,4 +1,4 @@
-"""One self-contained page about an exhibit: works offline, loads nothing, and runs only its own script."""
+"""One self-contained HTML page: it works offline, loads nothing, and runs only its own script."""
 
 from __future__ import annotations
 
@@ -17,98 +17,105 @@ from torch import Tensor
 
 from eadp.core import Relevance
 from eadp.utils.palette import CIVIDIS, OKABE_ITO, normalize
+from eadp.view.block_layout import compute_block_layout
 from eadp.view.comparison import Comparison, MethodResult
 from eadp.view.replay import Replay
-from eadp.view.sheet import lay_out
 
 SCRIPTS = ("data.js", "canvas.js", "curves.js", "main.js")
-SHARP, SMALL = 768, 192
-"""The longest side in pixels of a picture, and of each of many frames."""
+IMAGE_SIDE, FRAME_SIDE = 768, 192
+"""Longest side in pixels of a single image, and of each frame of a clip."""
 
-MEASURE = (
-    "Coverage: how much of the picture, weighted by EADP's map, the kept tokens represent (facility location); one "
-    "measure for every method. At most possible: a proof that no choice of as many tokens covers more. Prefill: vision "
-    "tower, text guide, selection and language model together, the median of a few runs in turn."
+TABLE_NOTE = (
+    "Coverage: how much of the image, weighted by EADP's map, the kept tokens represent (facility location), computed "
+    "in the same way for every method. Upper bound: no selection of as many tokens covers more. Prefill: vision tower, "
+    "text guide, selection and language model together; the median of a few runs."
 )
 
 
 def render_report(comparison: Comparison) -> str:
-    """The whole page."""
-    script = "\n".join(_file(name) for name in SCRIPTS)
+    """Render a comparison as one HTML page."""
+    script = "\n".join(_read_asset(name) for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{script}\n}})();'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = _file("page.html")
-    # The data comes last, so that nothing in it can look like a slot.
+    page = _read_asset("page.html")
+    # The data comes last: text in it that looks like a slot must not be filled.
     for slot, text in {
         "hash": f"sha256-{digest}",
-        "style": _file("style.css"),
+        "style": _read_asset("style.css"),
         "script": script,
-        "data": _json(payload(comparison)),
+        "data": _to_json(build_payload(comparison)),
     }.items():
         page = page.replace(f"{{{{{slot}}}}}", text, 1)
     return page
 
 
-def framed(page: str, height: str = "85vh") -> str:
-    """The page inside another one (a notebook, the live page): it can reach nothing there."""
+def embed_in_iframe(page: str, height: str = "85vh") -> str:
+    """Embed a page in another one, such as a notebook or the live page.
+
+    The page runs in a sandbox and cannot reach anything outside its frame.
+
+    Args:
+        page: The page as HTML.
+        height: Height of the frame, in CSS units.
+    """
     style = f"width:100%;height:{height};border:0"
-    return f'<iframe title="eadp report" sandbox="allow-scripts" style="{style}" srcdoc="{inert(page)}"></iframe>'
+    return f'<iframe title="eadp report" sandbox="allow-scripts" style="{style}" srcdoc="{escape_text(page)}"></iframe>'
 
 
-def inert(text: str) -> str:
-    """Text for a page that others make: neither HTML nor a slot of some template language."""
+def escape_text(text: str) -> str:
+    """Escape text for a page that others render, so that it is neither HTML nor a slot of a template language."""
     return html.escape(text).replace("{", "&#123;").replace("$", "&#36;")
 
 
-def payload(comparison: Comparison) -> dict[str, Any]:
-    """What the page's script gets. Arrays are base64 of little-endian numbers."""
-    side = SHARP if len(comparison.images) == 1 else SMALL
+def build_payload(comparison: Comparison) -> dict[str, Any]:
+    """Build the data for the script of the page. Arrays are little-endian numbers in base64."""
+    side = FRAME_SIDE if comparison.is_clip else IMAGE_SIDE
     return {
         "question": comparison.question,
         "total": comparison.total,
         "grids": [list(grid) for grid in comparison.grids],
-        "sheet": asdict(lay_out(comparison)),
-        "images": [_picture(image, side) for image in comparison.images],
-        "words": [] if comparison.relevance is None else _words(comparison.relevance),
-        "takes": [
-            _take(result, replayed) for result, replayed in zip(comparison.results, comparison.replays, strict=True)
+        "layout": asdict(compute_block_layout(comparison)),
+        "images": [_encode_image(image, side) for image in comparison.images],
+        "words": [] if comparison.relevance is None else _word_data(comparison.relevance),
+        "methods": [
+            _method_data(result, replay) for result, replay in zip(comparison.results, comparison.replays, strict=True)
         ],
-        "whole": None
-        if comparison.whole is None
-        else {"answer": comparison.whole.text, "prefill": comparison.whole.prefill},
+        "unpruned": None
+        if comparison.unpruned is None
+        else {"answer": comparison.unpruned.text, "prefill": comparison.unpruned.prefill},
         "notes": list(comparison.notes),
-        "measure": MEASURE,
-        "colours": CIVIDIS.tolist(),
-        "lines": list(OKABE_ITO[:6]),
+        "table_note": TABLE_NOTE,
+        "scale_colours": CIVIDIS.tolist(),
+        "line_colours": list(OKABE_ITO[:6]),
     }
 
 
-def _take(result: MethodResult, replayed: Replay | None) -> dict[str, Any]:
-    chosen, order = result.selection, result.order
+def _method_data(result: MethodResult, replay: Replay | None) -> dict[str, Any]:
+    selection, order = result.selection, result.order
     return {
         "name": result.name,
-        "order": _numbers(chosen.indices if order is None else order, "u4"),
+        "order": _encode_array(selection.indices if order is None else order, "u4"),
         "ordered": order is not None,
-        "coverage": chosen.coverage,
-        "bound": chosen.bound,
-        "heat": None if result.heat is None else _numbers(result.heat, "f4"),
+        "coverage": selection.coverage,
+        "bound": selection.bound,
+        "heatmap": None if result.heatmap is None else _encode_array(result.heatmap, "f4"),
         "answer": None if result.answer is None else result.answer.text,
         "prefill": None if result.answer is None else result.answer.prefill,
-        "replay": None if replayed is None else _replay(replayed),
+        "replay": None if replay is None else _replay_data(replay),
     }
 
 
-def _replay(replayed: Replay) -> dict[str, Any]:
+def _replay_data(replay: Replay) -> dict[str, Any]:
     return {
-        "steps": _numbers(replayed.steps, "u4"),
-        "tokens": _numbers(replayed.tokens, "u4"),
-        "similarity": _numbers(replayed.similarity, "f4"),
-        "coverage": replayed.coverage.tolist(),
+        "steps": _encode_array(replay.steps, "u4"),
+        "tokens": _encode_array(replay.tokens, "u4"),
+        "similarity": _encode_array(replay.similarity, "f4"),
+        "coverage": replay.coverage.tolist(),
     }
 
 
-def _words(relevance: Relevance) -> list[dict[str, Any]]:
-    """Each word's map starts at its own lowest value, and one scale serves all: a word that points nowhere is flat."""
+def _word_data(relevance: Relevance) -> list[dict[str, Any]]:
+    """Encode the words. Each map starts at its own minimum; all share one scale, so unspecific words look flat."""
     if relevance.words is None or not relevance.words:
         return []
     maps = relevance.similarity.cpu().float()
@@ -118,18 +125,25 @@ def _words(relevance: Relevance) -> list[dict[str, Any]]:
         values.tolist() for values in (relevance.word_entropy, relevance.word_kept, relevance.word_weight)
     )
     levels = (1 - normalize(relevance.word_entropy)).tolist()
-    told = zip(relevance.words, entropy, kept, levels, weights, maps, strict=True)
+    columns = zip(relevance.words, entropy, kept, levels, weights, maps, strict=True)
     return [
-        {"text": word, "entropy": entropy, "kept": kept, "level": shade, "weight": weight, "map": _numbers(each, "u1")}
-        for word, entropy, kept, shade, weight, each in told
+        {
+            "text": word,
+            "entropy": entropy,
+            "kept": kept,
+            "level": level,
+            "weight": weight,
+            "map": _encode_array(word_map, "u1"),
+        }
+        for word, entropy, kept, level, weight, word_map in columns
     ]
 
 
-def _numbers(values: Tensor, kind: str) -> str:
-    return base64.b64encode(values.detach().cpu().numpy().astype(np.dtype(f"<{kind}")).tobytes()).decode()
+def _encode_array(values: Tensor, dtype: str) -> str:
+    return base64.b64encode(values.detach().cpu().numpy().astype(np.dtype(f"<{dtype}")).tobytes()).decode()
 
 
-def _picture(image: Image.Image, side: int) -> str:
+def _encode_image(image: Image.Image, side: int) -> str:
     small = image.copy()
     small.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()
@@ -137,13 +151,13 @@ def _picture(image: Image.Image, side: int) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def _json(value: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it opens or closes a tag."""
+def _to_json(value: Any) -> str:
+    """Serialize to JSON that is safe inside a script element: nothing in it opens or closes a tag."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
-def _file(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")

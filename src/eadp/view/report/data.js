@@ -1,10 +1,10 @@
-// What the page was given, and what follows from it. Nothing here touches the document.
+// The data of the page, and functions of it. Apart from reading the data, nothing here uses the document.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 
-function numbers(text, Kind) {
-  const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
-  return new Kind(bytes.buffer);
+function decodeArray(text, ArrayType) {
+  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  return new ArrayType(bytes.buffer);
 }
 
 const BLOCKS = [];
@@ -13,70 +13,70 @@ DATA.grids.reduce((start, [rows, columns], block) => {
   return start + rows * columns;
 }, 0);
 
-const TAKES = DATA.takes.map((take) => {
-  const order = numbers(take.order, Uint32Array);
+const METHODS = DATA.methods.map((method) => {
+  const order = decodeArray(method.order, Uint32Array);
   const rank = new Int32Array(DATA.total).fill(-1);
   order.forEach((token, step) => { rank[token] = step; });
-  const heat = take.heat && numbers(take.heat, Float32Array);
-  return { ...take, order, rank, heat, levels: heat && levels(heat), changes: changesOf(take) };
+  const heatmap = method.heatmap && decodeArray(method.heatmap, Float32Array);
+  return { ...method, order, rank, heatmap, levels: heatmap && normalize(heatmap), changes: changesOf(method) };
 });
 
-const WORDS = DATA.words.map((word) => ({ ...word, levels: word.map && [...numbers(word.map, Uint8Array)].map((v) => v / 255) }));
+const WORDS = DATA.words.map((word) => ({ ...word, levels: word.map && [...decodeArray(word.map, Uint8Array)].map((v) => v / 255) }));
 
-const MOST = Math.max(...TAKES.map((take) => take.order.length));
+const MAX_PICKS = Math.max(...METHODS.map((method) => method.order.length));
 
-// For each token, when it found a better representative: [step, similarity], in the order of the picks.
-function changesOf(take) {
-  if (!take.replay) return null;
-  const steps = numbers(take.replay.steps, Uint32Array);
-  const tokens = numbers(take.replay.tokens, Uint32Array);
-  const alike = numbers(take.replay.similarity, Float32Array);
+// Per token, the picks that gave it a better representative: [step, similarity], in order.
+function changesOf(method) {
+  if (!method.replay) return null;
+  const steps = decodeArray(method.replay.steps, Uint32Array);
+  const tokens = decodeArray(method.replay.tokens, Uint32Array);
+  const similarity = decodeArray(method.replay.similarity, Float32Array);
   const changes = Array.from({ length: DATA.total }, () => []);
-  steps.forEach((step, each) => changes[tokens[each]].push([step, alike[each]]));
+  steps.forEach((step, index) => changes[tokens[index]].push([step, similarity[index]]));
   return changes;
 }
 
-function levels(values) {
+function normalize(values) {
   let low = Infinity, high = -Infinity;
   for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
   const range = high > low ? high - low : 1;
   return Array.from(values, (value) => (value - low) / range);
 }
 
-// How many of a method's tokens are there after `picks` picks: all of them where it takes them at once.
-function countAt(take, picks) {
-  return take.ordered ? Math.min(picks, take.order.length) : take.order.length;
+// The number of kept tokens after `picks` picks: all of them if the method selects them all at once.
+function countAt(method, picks) {
+  return method.ordered ? Math.min(picks, method.order.length) : method.order.length;
 }
 
-function isKept(take, token, picks) {
-  return take.rank[token] >= 0 && take.rank[token] < countAt(take, picks);
+function isKept(method, token, picks) {
+  return method.rank[token] >= 0 && method.rank[token] < countAt(method, picks);
 }
 
-// Who represents a token after so many picks, and how well: {token, similarity}, or null.
-function representative(take, token, picks) {
-  if (!take.changes) return null;
-  const now = countAt(take, picks);
+// The kept token that represents a token after `picks` picks: { token, similarity }, or null.
+function representative(method, token, picks) {
+  if (!method.changes) return null;
+  const count = countAt(method, picks);
   let found = null;
-  for (const [step, similarity] of take.changes[token]) {
-    if (step >= now) break;
-    found = { token: take.order[step], similarity };
+  for (const [step, similarity] of method.changes[token]) {
+    if (step >= count) break;
+    found = { token: method.order[step], similarity };
   }
   return found;
 }
 
-function coverageAt(take, picks) {
-  if (!take.replay) return take.ordered && picks < take.order.length ? null : take.coverage;
-  const now = countAt(take, picks);
-  return now === take.order.length && take.coverage !== null ? take.coverage : take.replay.coverage[now - 1];
+function coverageAt(method, picks) {
+  if (!method.replay) return method.ordered && picks < method.order.length ? null : method.coverage;
+  const count = countAt(method, picks);
+  return count === method.order.length && method.coverage !== null ? method.coverage : method.replay.coverage[count - 1];
 }
 
-function gainAt(take, picks) {
-  if (!take.replay || !take.ordered || picks > take.order.length) return null;
-  const curve = take.replay.coverage;
+function gainAt(method, picks) {
+  if (!method.replay || !method.ordered || picks > method.order.length) return null;
+  const curve = method.replay.coverage;
   return picks === 1 ? curve[0] : curve[picks - 1] - curve[picks - 2];
 }
 
-function whereIs(token) {
+function locate(token) {
   let low = 0, high = BLOCKS.length - 1;
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -88,12 +88,12 @@ function whereIs(token) {
   return { block, row: Math.floor(cell / block.columns), column: cell % block.columns };
 }
 
-const PLACES = new Map(DATA.sheet.places.map((place) => [place.block, place]));
-function placeOf(block) { return PLACES.get(block.number); }
+const PLACEMENTS = new Map(DATA.layout.blocks.map((placed) => [placed.block, placed]));
+function placementOf(block) { return PLACEMENTS.get(block.number); }
 
-function nameOf(token) {
-  const { block, row, column } = whereIs(token);
-  const part = BLOCKS.length === 1 ? "" : `${placeOf(block).caption || (block.number ? `crop ${block.number}` : "whole image")}, `;
+function describe(token) {
+  const { block, row, column } = locate(token);
+  const part = BLOCKS.length === 1 ? "" : `${placementOf(block).caption || (block.number ? `crop ${block.number}` : "whole image")}, `;
   return `token ${token} (${part}row ${row + 1}, column ${column + 1})`;
 }
 
@@ -101,12 +101,12 @@ function percent(share, digits = 2) {
   return share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)}%`;
 }
 
-function colour(level) {
-  const place = Math.min(Math.max(level, 0), 1) * (DATA.colours.length - 1);
-  const below = Math.min(Math.floor(place), DATA.colours.length - 2), share = place - below;
-  return DATA.colours[below].map((value, i) => Math.round(value * (1 - share) + DATA.colours[below + 1][i] * share));
+function colourAt(level) {
+  const position = Math.min(Math.max(level, 0), 1) * (DATA.scale_colours.length - 1);
+  const below = Math.min(Math.floor(position), DATA.scale_colours.length - 2), share = position - below;
+  return DATA.scale_colours[below].map((value, i) => Math.round(value * (1 - share) + DATA.scale_colours[below + 1][i] * share));
 }
 
-function css(rgb, alpha = 1) { return `rgba(${rgb.join(",")},${alpha})`; }
+function toCss(rgb, alpha = 1) { return `rgba(${rgb.join(",")},${alpha})`; }
 
-function inkOn([red, green, blue]) { return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000" : "#fff"; }
+function textColourOn([red, green, blue]) { return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000" : "#fff"; }

@@ -1,89 +1,90 @@
-// The page: what is pointed at, and what follows on every part of it.
+// The page: its state, and what each part of it shows in that state.
 
-const view = { picks: MOST, map: false, kept: true, order: false, word: null, token: null };
+const view = { picks: MAX_PICKS, map: false, kept: true, order: false, word: null, token: null };
 let pinned = null;
 let playing = null;
 
 const byId = (id) => document.getElementById(id);
-const boards = TAKES.map((take, number) => new Board(take, number));
-const CHARTS = charts();
+const canvases = METHODS.map((method, number) => new MethodCanvas(method, number));
+const CHARTS = buildCharts();
 
 function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
 }
 
-function drawBoards() {
-  boards.forEach((board) => board.draw(view));
+function drawCanvases() {
+  canvases.forEach((canvas) => canvas.draw(view));
 }
 
 function update() {
-  byId("picks-now").textContent = view.picks;
-  byId("picks").setAttribute("aria-valuetext", `${view.picks} of ${MOST} picks`);
+  byId("picks-value").textContent = view.picks;
+  byId("picks").setAttribute("aria-valuetext", `${view.picks} of ${MAX_PICKS} picks`);
   for (const layer of ["map", "kept", "order"]) byId(`show-${layer}`).setAttribute("aria-pressed", view[layer]);
-  TAKES.forEach((take, number) => {
-    const count = countAt(take, view.picks), told = `${count} of ${DATA.total} tokens, coverage ${percent(coverageAt(take, view.picks))}`;
-    byId(`told-${number}`).textContent = told;
-    boards[number].canvas.setAttribute("aria-label", `${take.name}: ${told}. Arrow keys walk over the tokens.`);
+  METHODS.forEach((method, number) => {
+    const count = countAt(method, view.picks);
+    const summary = `${count} of ${DATA.total} tokens, coverage ${percent(coverageAt(method, view.picks))}`;
+    byId(`summary-${number}`).textContent = summary;
+    canvases[number].canvas.setAttribute("aria-label", `${method.name}: ${summary}. Use the arrow keys to move over the tokens.`);
   });
-  drawBoards();
+  drawCanvases();
   fillTable();
   byId("curves").replaceChildren(...CHARTS.map((chart) =>
-    element("div", {}, element("p", { class: "hint" }, chart.title), drawChart(chart, view.picks), legend())));
+    element("div", {}, element("p", { class: "hint" }, chart.title), drawChart(chart, view.picks), buildLegend())));
 }
 
 function fillTable() {
-  const timed = DATA.whole !== null;
-  const head = ["method", "tokens", "coverage", "last pick adds", "at most possible"];
-  if (timed) head.push("prefill", "of all tokens'", "answer");
-  const rows = TAKES.map((take) => {
-    const all = view.picks >= take.order.length || !take.ordered;
-    const row = [take.name, countAt(take, view.picks), percent(coverageAt(take, view.picks)),
-      percent(gainAt(take, view.picks), 4), all ? percent(take.bound) : "–"];
-    if (timed) row.push(`${take.prefill.toFixed(1)} ms`, (take.prefill / DATA.whole.prefill).toFixed(2), take.answer);
+  const timed = DATA.unpruned !== null;
+  const head = ["method", "tokens", "coverage", "gain of last pick", "upper bound"];
+  if (timed) head.push("prefill", "relative to all tokens", "answer");
+  const rows = METHODS.map((method) => {
+    const all = view.picks >= method.order.length || !method.ordered;
+    const row = [method.name, countAt(method, view.picks), percent(coverageAt(method, view.picks)),
+      percent(gainAt(method, view.picks), 4), all ? percent(method.bound) : "–"];
+    if (timed) row.push(`${method.prefill.toFixed(1)} ms`, (method.prefill / DATA.unpruned.prefill).toFixed(2), method.answer);
     return row;
   });
-  if (timed) rows.unshift(["all tokens", DATA.total, percent(1), "–", "–", `${DATA.whole.prefill.toFixed(1)} ms`, "1.00", DATA.whole.answer]);
-  const cell = (kind, text, column) => element(kind, column === 7 ? { class: "says", dir: "auto" } : kind === "th" ? { scope: "col" } : {}, String(text));
+  if (timed) rows.unshift(["all tokens", DATA.total, percent(1), "–", "–", `${DATA.unpruned.prefill.toFixed(1)} ms`, "1.00", DATA.unpruned.answer]);
+  const cell = (kind, text, column) => element(kind, column === 7 ? { class: "answer", dir: "auto" } : kind === "th" ? { scope: "col" } : {}, String(text));
   byId("numbers").replaceChildren(
     element("thead", {}, element("tr", {}, ...head.map((text, column) => cell("th", text, column)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, column) =>
       column ? cell("td", text, column) : element("th", { scope: "row" }, text))))));
 }
 
-function tell(text) { byId("told").textContent = text; }
+function showStatus(text) { byId("status").textContent = text; }
 
 function pointAtWord(number) {
   view.word = number === null ? pinned : number;
   document.querySelectorAll(".word").forEach((button, each) => button.setAttribute("aria-pressed", each === pinned));
-  drawBoards();
-  if (view.word === null) return tell(HOW);
+  drawCanvases();
+  if (view.word === null) return showStatus(HINT);
   const word = WORDS[view.word], weight = word.weight === null ? "" : `, weight ${word.weight.toFixed(3)}`;
-  tell(`“${word.text}”: entropy ${word.entropy.toFixed(2)}, ${word.kept ? "used" : "not used"}${weight}. The pictures show where it points.`);
+  showStatus(`“${word.text}”: entropy ${word.entropy.toFixed(2)}, ${word.kept ? "used" : "not used"}${weight}. The images show its map.`);
 }
 
 function pointAtToken(number, token) {
   if (token === view.token) return;
   view.token = token;
-  drawBoards();
-  if (token === null) return tell(HOW);
-  const take = TAKES[number], kept = isKept(take, token, view.picks), found = representative(take, token, view.picks);
-  const picked = kept ? (take.ordered ? `kept, pick ${take.rank[token] + 1}` : "kept") : "dropped";
-  const score = take.heat ? `, relevance ${take.heat[token].toFixed(3)}` : "";
-  const by = kept || !take.changes ? "" : found
-    ? `; represented by ${nameOf(found.token)}, similarity ${found.similarity.toFixed(3)}` : "; nothing of its part of the picture is kept";
-  tell(`${take.name}: ${nameOf(token)}: ${picked}${score}${by}.`);
+  drawCanvases();
+  if (token === null) return showStatus(HINT);
+  const method = METHODS[number], kept = isKept(method, token, view.picks), found = representative(method, token, view.picks);
+  const state = kept ? (method.ordered ? `kept, pick ${method.rank[token] + 1}` : "kept") : "dropped";
+  const score = method.heatmap ? `, relevance ${method.heatmap[token].toFixed(3)}` : "";
+  const representation = kept || !method.changes ? "" : found
+    ? `; represented by ${describe(found.token)}, similarity ${found.similarity.toFixed(3)}` : "; no token of its block is kept";
+  showStatus(`${method.name}: ${describe(token)}: ${state}${score}${representation}.`);
 }
 
-const HOW = "Point at a token, or walk over them with the arrow keys: who represents it, and how well.";
-const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+const HINT = "Point at a token, or move over the tokens with the arrow keys, to see which kept token represents it and how similar the two are.";
+const DIRECTIONS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
-// The next token that way; over the edge of a frame or crop to the next or the one before.
-function stepFrom(token, [down, across]) {
+// The next token in a direction. Beyond the edge of a frame or crop follows the next or previous block.
+function moveFrom(token, [down, across]) {
   if (token === null) return 0;
-  const { block, row, column } = whereIs(token), r = row + down, c = column + across;
+  const { block, row, column } = locate(token), r = row + down, c = column + across;
   if (r >= 0 && r < block.rows && c >= 0 && c < block.columns) return block.start + r * block.columns + c;
   const next = BLOCKS[block.number + (down + across)];
   return next ? (down + across > 0 ? next.start : next.end - 1) : token;
@@ -91,11 +92,11 @@ function stepFrom(token, [down, across]) {
 
 function replayPicks() {
   if (playing !== null) return stop();
-  if (view.picks >= MOST) view.picks = 0;
+  if (view.picks >= MAX_PICKS) view.picks = 0;
   byId("play").setAttribute("aria-pressed", "true");
   playing = setInterval(() => {
-    setPicks(view.picks + Math.max(1, Math.round(MOST / 100)));
-    if (view.picks >= MOST) stop();
+    setPicks(view.picks + Math.max(1, Math.round(MAX_PICKS / 100)));
+    if (view.picks >= MAX_PICKS) stop();
   }, 120);
 }
 
@@ -106,22 +107,22 @@ function stop() {
 }
 
 function setPicks(picks) {
-  view.picks = Math.min(Math.max(1, picks), MOST);
+  view.picks = Math.min(Math.max(1, picks), MAX_PICKS);
   byId("picks").value = view.picks;
   update();
 }
 
-function build() {
+function buildPage() {
   byId("question").textContent = DATA.question;
   byId("words-section").hidden = !WORDS.length;
   byId("words").append(...WORDS.map((word, number) => {
-    const rgb = colour(word.level), weight = word.weight === null ? "" : `, weight ${word.weight.toFixed(3)}`;
+    const rgb = colourAt(word.level), weight = word.weight === null ? "" : `, weight ${word.weight.toFixed(3)}`;
     const button = element("button", {
       type: "button", class: word.kept ? "word" : "word dropped", "aria-pressed": "false", dir: "auto",
       "aria-label": `${word.text}, entropy ${word.entropy.toFixed(2)}, ${word.kept ? "used" : "not used"}${weight}`,
     }, element("span", { class: "text" }, word.text), element("span", { class: "entropy" }, word.entropy.toFixed(2)));
-    button.style.background = css(rgb);
-    button.style.color = inkOn(rgb);
+    button.style.background = toCss(rgb);
+    button.style.color = textColourOn(rgb);
     button.addEventListener("pointerenter", () => pointAtWord(number));
     button.addEventListener("pointerleave", () => pointAtWord(null));
     button.addEventListener("focus", () => pointAtWord(number));
@@ -129,39 +130,39 @@ function build() {
     button.addEventListener("click", () => { pinned = pinned === number ? null : number; pointAtWord(number); });
     return button;
   }));
-  byId("takes").classList.toggle("clip", DATA.images.length > 1);
-  byId("takes").append(...TAKES.map((take, number) => {
-    const { canvas } = boards[number], caption = element("span", { id: `told-${number}` });
-    canvas.addEventListener("pointermove", (event) => pointAtToken(number, boards[number].tokenAt(event)));
+  byId("methods").classList.toggle("clip", DATA.images.length > 1);
+  byId("methods").append(...METHODS.map((method, number) => {
+    const { canvas } = canvases[number], caption = element("span", { id: `summary-${number}` });
+    canvas.addEventListener("pointermove", (event) => pointAtToken(number, canvases[number].tokenAt(event)));
     canvas.addEventListener("pointerleave", () => pointAtToken(number, null));
     canvas.addEventListener("blur", () => pointAtToken(number, null));
     canvas.addEventListener("keydown", (event) => {
-      if (!STEPS[event.key]) return;
+      if (!DIRECTIONS[event.key]) return;
       event.preventDefault();
-      pointAtToken(number, stepFrom(view.token, STEPS[event.key]));
+      pointAtToken(number, moveFrom(view.token, DIRECTIONS[event.key]));
     });
-    return element("figure", {}, element("figcaption", {}, element("strong", {}, take.name), element("br"), caption), canvas);
+    return element("figure", {}, element("figcaption", {}, element("strong", {}, method.name), element("br"), caption), canvas);
   }));
   for (const layer of ["map", "kept", "order"]) {
     byId(`show-${layer}`).addEventListener("click", () => { view[layer] = !view[layer]; update(); });
   }
-  byId("show-order").disabled = !TAKES.some((take) => take.ordered);
-  byId("picks").max = MOST;
-  byId("picks").value = MOST;
+  byId("show-order").disabled = !METHODS.some((method) => method.ordered);
+  byId("picks").max = MAX_PICKS;
+  byId("picks").value = MAX_PICKS;
   byId("picks").addEventListener("input", (event) => { stop(); setPicks(Number(event.target.value)); });
   byId("play").addEventListener("click", replayPicks);
-  byId("measure").textContent = DATA.measure;
+  byId("table-note").textContent = DATA.table_note;
   byId("notes-section").hidden = !DATA.notes.length;
   byId("notes").append(...DATA.notes.map((note) => element("li", {}, note)));
-  byId("curves-section").hidden = !TAKES.some((take) => take.replay);
-  tell(HOW);
+  byId("curves-section").hidden = !METHODS.some((method) => method.replay);
+  showStatus(HINT);
   update();
 }
 
-build();
+buildPage();
 Promise.all(IMAGES.map((image) => image.decode())).then(() => {
-  drawBoards();
+  drawCanvases();
   document.body.dataset.ready = "true";
 });
-window.addEventListener("resize", drawBoards);
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawBoards);
+window.addEventListener("resize", drawCanvases);
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCanvases);
