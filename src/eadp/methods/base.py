@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from eadp.methods.settings import check_settings_of, json_schema
+from eadp.methods.settings import Range, check_settings_of, json_schema
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -73,17 +73,17 @@ class Method(ABC):
     presets: ClassVar[tuple[str, ...]] = ()
     takes_budget: ClassVar[bool] = True
 
-    keep: int | float | None = field(default=None, kw_only=True)
+    keep: Annotated[int, Range(1)] | Annotated[float, Range(0, 1, open_low=True)] | None = field(
+        default=None, kw_only=True
+    )
 
     def __post_init__(self) -> None:
-        if isinstance(self.keep, bool) or not isinstance(self.keep, Real | None):
-            raise TypeError(f"keep must be a count (128) or a share (0.25), got {self.keep!r}")
-        check_settings_of(self)
         keep = self.keep
-        if isinstance(keep, float) and not 0 < keep <= 1:
+        if isinstance(keep, bool) or not isinstance(keep, Real | None):
+            raise TypeError(f"keep must be a count (128) or a share (0.25), got {keep!r}")
+        if isinstance(keep, Real) and not isinstance(keep, Integral) and not 0 < keep <= 1:
             raise ValueError(f"keep as a share must lie in (0, 1], got {keep}; for a count give an int")
-        if isinstance(keep, int) and keep < 1:
-            raise ValueError(f"keep must be at least 1, got {keep}")
+        check_settings_of(self)
 
     @property
     def settings(self) -> dict[str, Any]:
