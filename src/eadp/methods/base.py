@@ -171,7 +171,7 @@ class Method(ABC):
             raise ValueError(f'a method is given by its name, as in {{"method": "eadp", "keep": 64}}; got {dict(data)}')
         found = cls if name == getattr(cls, "name", None) else get_method_class(name)
         if not issubclass(found, cls):
-            raise ValueError(f"{name} is no {cls.__name__}; Method.from_dict builds any method")
+            raise ValueError(f"{name} is not a subclass of {cls.__name__}; Method.from_dict builds any method")
         found.check_settings(settings, also=[PRESET])
         if preset is not None:
             if family is None:
@@ -249,7 +249,7 @@ def register_method(cls: _AnyMethod) -> _AnyMethod:
         The class itself. Running the same definition again, as notebooks do, replaces the former one.
 
     Raises:
-        TypeError: If this is no concrete subclass of `Method`, lacks its name or citation, or is not a dataclass.
+        TypeError: If this is not a concrete subclass of `Method`, lacks its name or citation, or is not a dataclass.
         ValueError: If another class has the same name.
     """
     if not (isinstance(cls, type) and issubclass(cls, Method)):
@@ -258,11 +258,11 @@ def register_method(cls: _AnyMethod) -> _AnyMethod:
         raise TypeError(f"{_path(cls)} does not implement {', '.join(sorted(cls.__abstractmethods__))}")
     for attribute in ("name", "citation"):
         if not isinstance(getattr(cls, attribute, None), str):
-            raise TypeError(f"{_path(cls)} needs a class variable {attribute}, a text")
+            raise TypeError(f"{_path(cls)} needs a class variable {attribute}, a string")
     if missing := _annotated(cls) - {each.name for each in fields(cls)}:
         raise TypeError(
-            f"{', '.join(sorted(missing))} of {_path(cls)} would be no setting: write @dataclass(frozen=True) between "
-            "@register_method and the class"
+            f"{', '.join(sorted(missing))} of {_path(cls)} would not be a setting: write @dataclass(frozen=True) "
+            "between @register_method and the class"
         )
     former = _methods.get(cls.name)
     if former is not None and _path(former) != _path(cls):
