@@ -17,6 +17,7 @@ from eadp.runtime.before import BeforeLanguageModel
 from eadp.runtime.choose import BudgetOver, Chooser
 from eadp.runtime.hooks import MARK, Hooks
 from eadp.runtime.inside import InsideLanguageModel
+from eadp.runtime.static_cache import FittedStaticCache
 from eadp.runtime.vision_capture import VisionCapture
 
 if TYPE_CHECKING:
@@ -230,6 +231,18 @@ class Pruned:
             yield self
         finally:
             self._question_override = former
+
+    def static_cache(self, max_new_tokens: int) -> FittedStaticCache:
+        """Make a static KV cache that is as large as the pruned prompt and its answer need it to be.
+
+            out = model.generate(**inputs, past_key_values=pruned.static_cache(64), max_new_tokens=64)
+
+        `cache_implementation="static"` makes one for the whole prompt, as if nothing were pruned.
+
+        Args:
+            max_new_tokens: How many tokens fit in after the prompt.
+        """
+        return FittedStaticCache(self.adapter.config, max_new_tokens)
 
     def detach(self) -> None:
         """End the pruning and restore the model. A second call does nothing."""
