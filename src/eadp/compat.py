@@ -250,12 +250,13 @@ def attention_implementation(config: Any) -> str:
     return config._attn_implementation
 
 
-def attention_function(attention: nn.Module) -> Callable[..., Any]:
-    """Get the function that an attention module calls now. AttentionInterface.get_interface: transformers 5.1."""
+def attention_function(attention: nn.Module, config: Any) -> Callable[..., Any]:
+    """Get the function that an attention module calls with a configuration.
+
+    AttentionInterface.get_interface: transformers 5.1.
+    """
     registry: Any = attention_registry(attention)
-    return registry.get_interface(
-        attention_implementation(attention.config), _names_of(attention)["eager_attention_forward"]
-    )
+    return registry.get_interface(attention_implementation(config), _names_of(attention)["eager_attention_forward"])
 
 
 def config_with_attention(config: Any, name: str) -> Any:
