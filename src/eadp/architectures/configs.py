@@ -238,7 +238,7 @@ def load_config(name: str) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"{name!r} is neither a checkpoint that can be read nor one of {known}: {error}") from error
