@@ -84,7 +84,6 @@ def test_every_checkpoint_is_loaded_without_its_code_and_without_pickle():
                 options = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
                 calls.append((f"{path.name}:{node.lineno}", ast.unparse(node.func.value), options))
     # Classes that are not "Auto" never run a checkpoint's code. `kind` is the class of a text encoder.
-    model_names = ("Model", "For", "kind")
     auto = [(place, options) for place, owner, options in calls if owner.startswith("Auto")]
     models = [
         (place, options) for place, owner, options in calls if "Model" in owner or "For" in owner or owner == "kind"
