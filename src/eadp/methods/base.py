@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+from eadp.methods.settings import Range, check_settings_of, json_schema
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,7 +49,8 @@ class Method(ABC):
     """A pruning method: a frozen set of settings and the rule that selects tokens with them.
 
     Subclass `BeforeMethod` or `InsideMethod`, not this class. A subclass describes itself in class variables, declares
-    its settings as dataclass fields, and is registered with `@register_method`.
+    its settings as dataclass fields, and is registered with `@register_method`. Values of settings are checked against
+    the annotations of the fields: see `eadp.methods.settings`.
 
     Attributes:
         name: The name by which `get_method` and the command line find the method.
@@ -69,16 +73,17 @@ class Method(ABC):
     presets: ClassVar[tuple[str, ...]] = ()
     takes_budget: ClassVar[bool] = True
 
-    keep: int | float | None = field(default=None, kw_only=True)
+    keep: Annotated[int, Range(1)] | Annotated[float, Range(0, 1, open_low=True)] | None = field(
+        default=None, kw_only=True
+    )
 
     def __post_init__(self) -> None:
         keep = self.keep
-        if isinstance(keep, bool) or not isinstance(keep, (int, float, type(None))):
+        if isinstance(keep, bool) or not isinstance(keep, Real | None):
             raise TypeError(f"keep must be a count (128) or a share (0.25), got {keep!r}")
-        if isinstance(keep, float) and not 0 < keep <= 1:
+        if isinstance(keep, Real) and not isinstance(keep, Integral) and not 0 < keep <= 1:
             raise ValueError(f"keep as a share must lie in (0, 1], got {keep}; for a count give an int")
-        if isinstance(keep, int) and keep < 1:
-            raise ValueError(f"keep must be at least 1, got {keep}")
+        check_settings_of(self)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -95,6 +100,11 @@ class Method(ABC):
             elif each.init and each.default_factory is not MISSING:
                 found[each.name] = each.default_factory()
         return found
+
+    @classmethod
+    def settings_schema(cls) -> dict[str, Any]:
+        """Return a JSON schema of the method's settings: their types, ranges and defaults."""
+        return json_schema(cls)
 
     @classmethod
     def check_settings(cls, names: Iterable[str], also: Iterable[str] = ()) -> None:
