@@ -117,9 +117,9 @@ def test_dicts_of_no_method(data: dict[str, Any], sentence: str) -> None:
 
 
 def test_a_class_builds_only_its_own() -> None:
-    with pytest.raises(ValueError, match=r"trim is no EADP; Method\.from_dict builds any method"):
+    with pytest.raises(ValueError, match=r"trim is not a subclass of EADP; Method\.from_dict builds any method"):
         eadp.EADP.from_dict({"method": "trim"})
-    with pytest.raises(ValueError, match="fastv is no BeforeMethod"):
+    with pytest.raises(ValueError, match="fastv is not a subclass of BeforeMethod"):
         eadp.BeforeMethod.from_dict({"method": "fastv", "keep": 2})
 
 

@@ -146,5 +146,5 @@ def square_grid(cells: int, owner: str) -> Grid:
     """Rows and columns of a square grid with this many cells. `owner` names it in the error."""
     side = round(cells**0.5)
     if side * side != cells:
-        raise ValueError(f"{owner} has {cells} tokens, which is no square grid, and the family gives no other")
+        raise ValueError(f"{owner} has {cells} tokens, which is not a square number, and the family gives no grid")
     return side, side

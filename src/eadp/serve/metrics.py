@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 from prometheus_client import REGISTRY, Counter, Histogram
-from vllm.distributed import get_tensor_model_parallel_rank
-from vllm.logger import init_logger
+
+from eadp.serve.compat import get_tensor_model_parallel_rank, init_logger
 
 logger = init_logger(f"vllm.{__name__}")
 
