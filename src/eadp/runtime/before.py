@@ -117,8 +117,8 @@ class Pruning:
     def _enter_model(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         if not has_images(kwargs):
             return None
-        # In assisted decoding the first drafts follow the prompt in the prefill itself. They are no part of the prompt.
-        # The number of logits shows them: those of the prompt's last token and of each draft are asked for.
+        # In assisted decoding the first drafts follow the prompt in the prefill itself, but are not part of it. The
+        # number of logits shows them: those of the prompt's last token and of each draft are asked for.
         logits, cache = kwargs.get("logits_to_keep"), kwargs.get("past_key_values")
         drafts = logits - 1 if isinstance(logits, int) and logits > 1 and cache is not None else 0
         call = ModelCall(vision_calls(kwargs.get(ENCODER_OUTPUTS) or {}), drafts)

@@ -163,7 +163,7 @@ def _remaining_tokens(
 def _group(
     images: list[RemainingImage], is_prompt: Tensor, is_text: Tensor, method: InsideMethod, depth: int
 ) -> RemainingTokens:
-    """is_prompt: P₀, true for tokens that are no padding; is_text: for those that are in no image either."""
+    """is_prompt: P₀, true for tokens that are not padding; is_text: for those that are in no image either."""
     tokens = torch.cat([image.token_columns for image in images])
     text = is_text.nonzero().flatten()
     after_images = text[text > int(tokens.max())]
