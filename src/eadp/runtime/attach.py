@@ -22,6 +22,7 @@ from eadp.runtime.call import PrefillResult, ThreadResults
 from eadp.runtime.choose import BudgetOver
 from eadp.runtime.hooks import MARK, Hooks
 from eadp.runtime.settings import Question, Settings
+from eadp.runtime.static_cache import FittedStaticCache
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
@@ -337,6 +338,18 @@ class Pruned:
             if self.attached:
                 self._pruning.prepare(self._hooks, changed)
         return changed
+
+    def static_cache(self, max_new_tokens: int) -> FittedStaticCache:
+        """Make a static KV cache that is as large as the pruned prompt and its answer need it to be.
+
+            out = model.generate(**inputs, past_key_values=pruned.static_cache(64), max_new_tokens=64)
+
+        `cache_implementation="static"` makes one for the whole prompt, as if nothing were pruned.
+
+        Args:
+            max_new_tokens: How many tokens fit in after the prompt.
+        """
+        return FittedStaticCache(self.adapter.config, max_new_tokens)
 
     def detach(self) -> None:
         """End the pruning and restore the model. A second call does nothing.
