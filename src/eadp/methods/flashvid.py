@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from eadp.core import (
     Selection,
     TextGuide,
     VisualTokens,
-    checks,
     cut_segments,
     density_peaks,
     neighbour_cosine,
@@ -25,6 +24,7 @@ from eadp.core.ties import first_true
 from eadp.methods._attention import received_attention, require_attention, resolve_layer
 from eadp.methods._video_merging import correct_row_count, merged_selection
 from eadp.methods.base import Need, register_method
+from eadp.methods.settings import Range
 from eadp.methods.video import VideoMethod
 
 if TYPE_CHECKING:
@@ -76,20 +76,13 @@ class FlashVID(VideoMethod):
     needs: ClassVar[frozenset[Need]] = frozenset({"vision_attention"})
     merges: ClassVar[bool] = True
 
-    alpha: float = 0.7
+    alpha: Annotated[float, Range(0, 1)] = 0.7
     threshold: float = 0.8
-    expansion: float = 1.25
-    segments: int = 8
+    expansion: Annotated[float, Range(0, 1000, open_low=True)] = 1.25
+    segments: Annotated[int, Range(1)] = 8
     segment_threshold: float = 0.9
     selection: Literal["attention and relevance", "attention"] = "attention and relevance"
     layer: int = -1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.unit_interval("alpha", self.alpha)
-        checks.positive("expansion", self.expansion)
-        checks.positive("segments", self.segments)
-        checks.known("selection", self.selection, ("attention and relevance", "attention"))
 
     def with_exact_count(self) -> Self:
         return replace(self, exact=True, expansion=1.0)

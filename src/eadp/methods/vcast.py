@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, checks, rank_descending
+from eadp.core import Selection, TextGuide, VisualTokens, rank_descending
 from eadp.core.similarity import unit_rows
 from eadp.methods.base import Positions, register_method
+from eadp.methods.settings import Range
 from eadp.methods.video import VideoMethod
 
 EPSILON = 1e-6
@@ -61,14 +62,8 @@ class VCAST(VideoMethod):
     citation: ClassVar[str] = "V-CAST (2026)"
     positions: ClassVar[Positions] = "keep"
 
-    temperature: float = 0.7
-    at_least: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.positive("temperature", self.temperature)
-        if self.at_least < 0:
-            raise ValueError(f"at_least must be 0 or more tokens per frame, got {self.at_least}")
+    temperature: Annotated[float, Range(0, open_low=True)] = 0.7
+    at_least: Annotated[int, Range(0)] = 1
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         found = self.score(tokens)
