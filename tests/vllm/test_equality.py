@@ -23,7 +23,7 @@ OWN = {
     "fastvid": {"layer": -2, "exact": True},
     "flashvid": {"layer": -2, "exact": True, "expansion": 1.0},
     "holitom": {"layer": -2, "exact": True, "newlines": "all"},
-    **dict.fromkeys(("trim", "hiprune", "evs", "vidcom2", "vcast"), {"exact": True}),
+    **{name: {"exact": True} for name in ("trim", "hiprune", "evs", "vidcom2", "vcast")},
 }
 """Required settings of methods: the last layer of most towers is not run, and a server keeps an exact count. It cannot
 keep only the newlines of rows that keep a token."""
