@@ -101,7 +101,8 @@ class VisualTokens:
         newlines: R×d_v, the newline tokens between the image's rows, for methods that can keep or drop these too.
         downsampled: E×d_v, the blocks encoded again at a lower resolution, as the language model would receive them.
         downsampled_grids: (rows, columns) of each block in `downsampled`; (0, 0) for a block that is dropped.
-        is_clip: The blocks are the frames of one clip, in order and all with the same grid.
+        is_clip: The blocks are the frames of one clip, in order and all with the same grid. Methods that compare
+            frames take anything else for one frame.
     """
 
     features: Tensor
