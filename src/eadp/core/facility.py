@@ -1,8 +1,8 @@
 """Facility location (Eq. 13): pick the K tokens that best represent the whole weighted image.
 
 The objective F(Y) = Σ_j ŝ_j · max_{i∈Y} Sim_ij is monotone and submodular, so the greedy algorithm reaches at least
-1 − 1/e of the optimum. Three solvers make the same picks: `numba` (on the CPU, incremental), `torch` (on any device,
-without host synchronization in its loop) and `rows` (without an N×N matrix in memory).
+1 − 1/e of the optimum. Four solvers make the same picks: `numba` (on the CPU, incremental), `triton` (on CUDA and ROCm,
+all picks in one launch), `torch` (on any device) and `rows` (without an N×N matrix in memory).
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ import torch
 from torch import Tensor
 
 from eadp.core import checks, ties
+from eadp.core.backends import BACKENDS, choose_backend
+from eadp.core.batched import solve_facility
 from eadp.core.similarity import LazySimilarity, highest_precision
-
-BACKENDS = ("auto", "numba", "torch", "rows")
 
 BOUND_MARGIN = 1e-9
 """Share of F(all tokens) that is added to the bound, so that it holds in spite of rounding."""
-
-COVERAGE_CHECK_INTERVAL = 64
-"""Picks between two checks of the coverage in the torch solver. A check waits for the device."""
 
 ROWS_BATCH = 64
 """Candidates whose gains the rows solver computes at a time."""
@@ -88,8 +85,8 @@ def facility_location(
         keep: Number of tokens to pick.
         coverage: Pick only as many tokens as reach this coverage, in (0, 1]. Together with `keep`, at most `keep`.
         symmetric: Whether the matrix equals its transpose, as the one of `token_similarity` does. None to check.
-        backend: `numba`, `torch`, `rows`, or `auto`: rows for a `LazySimilarity`, otherwise numba on the CPU and torch
-            elsewhere.
+        backend: `numba`, `triton`, `torch`, `rows`, or `auto`: rows for a `LazySimilarity`, otherwise numba on the CPU,
+            triton on CUDA and ROCm, and torch elsewhere.
 
     Returns:
         The picks, their gains, the coverage reached, and a bound on the best possible coverage.
@@ -120,12 +117,11 @@ def facility_location(
         solution = _solve_by_rows(similarity, weights, limit, target)
     else:
         similarity = similarity.detach()
-        if similarity.dtype not in (torch.float32, torch.float64):
-            similarity = similarity.float()
-        if backend == "numba" or (backend == "auto" and similarity.device.type == "cpu"):
+        backend = choose_backend(backend, similarity.device)
+        if backend == "numba":
             solution = _solve_numba(similarity, weights, limit, target, symmetric)
         else:
-            solution = _solve_torch(similarity, weights, limit, target)
+            solution = _solve_on_device(similarity, weights, limit, target, symmetric, backend)
     order, gains, full_objective, remaining_gain, tie_loss = solution
     reached = min(1.0, gains.sum().item() / full_objective)
     # By submodularity, no K tokens reach more than the picks plus the K largest remaining gains. The guarantee of
@@ -178,6 +174,8 @@ def _solve_numba(similarity: Tensor, weights: Tensor, limit: int, target: float,
     """Solve on the CPU, updating the gains column by column instead of recomputing them."""
     from eadp.core.kernels import facility_greedy, is_symmetric
 
+    if similarity.dtype not in (torch.float32, torch.float64):
+        similarity = similarity.float()
     rows = np.ascontiguousarray(similarity.cpu().numpy())
     if symmetric is None:
         symmetric = is_symmetric(rows)
@@ -196,52 +194,32 @@ def _solve_numba(similarity: Tensor, weights: Tensor, limit: int, target: float,
     )
 
 
-def _solve_torch(similarity: Tensor, weights: Tensor, limit: int, target: float) -> _Solution:
-    """Solve on any device, recomputing all gains at each step, without reading back inside the loop."""
-    _check_values(similarity, weights)
-    n = len(similarity)
-    weights = weights.to(similarity.device, highest_precision(similarity.device))
-    highest = similarity.amax(dim=0).to(weights)
-    full_objective = (weights @ highest).item()
-    goal = objective_goal(target, full_objective)
-    noise = ties.ROUNDING_NOISE * highest[weights > 0].max().item()
-    covered = _initial_coverage(weights)
-    scratch = weights.new_empty(n, n)
-    picked = torch.zeros_like(weights, dtype=torch.bool)
-    order = torch.empty(limit, dtype=torch.long, device=weights.device)
-    gains, tie_loss = weights.new_empty(limit), weights.new_zeros(1)
+def _solve_on_device(
+    similarity: Tensor, weights: Tensor, limit: int, target: float, symmetric: bool | None, backend: str
+) -> _Solution:
+    """Solve by Triton or torch. The results are read back once, after the last pick."""
+    n, device = len(similarity), similarity.device
+    sizes, limits = (torch.full((1,), count, dtype=torch.int32, device=device) for count in (n, limit))
+    goal = None
+    if target < math.inf:
+        goal = torch.tensor([objective_goal(target, 1.0), 0.0], dtype=highest_precision(device), device=device)
+    matrices, weights_row = similarity[None], weights.to(device)[None]
+    if backend == "triton":
+        from eadp.core.triton.facility import solve
 
-    def marginal_gains() -> Tensor:
-        torch.sub(similarity, covered, out=scratch)
-        return _gains_from_rises(scratch, weights, noise)
-
-    done = limit
-    for step in range(limit):
-        candidates = marginal_gains().masked_fill_(picked, -1)
-        best_gain, best = candidates.max(dim=0, keepdim=True)
-        raised_weight = (scratch.index_select(0, best)[0] > noise).to(weights) @ weights
-        best_row = similarity.index_select(0, best)[0]
-        is_copy = best_row >= best_row[best] - noise
-        pick = ties.first_true(ties.find_ties(candidates, best_gain, noise * raised_weight, is_copy))
-        row = similarity.index_select(0, pick)[0]
-        gain = ((row - covered).clamp_min_(0) @ weights).where(best_gain > 0, 0.0)
-        order[step : step + 1] = pick
-        gains[step : step + 1] = gain
-        tie_loss += (best_gain - gain).clamp_min_(0)
-        picked.index_fill_(0, pick, True)
-        torch.maximum(covered, row, out=covered)
-        is_check = step % COVERAGE_CHECK_INTERVAL == COVERAGE_CHECK_INTERVAL - 1 or step == limit - 1
-        if goal < math.inf and is_check:
-            useful = int((gains[: step + 1] > 0).sum())
-            short = int((gains[: step + 1].cumsum(0) < goal).sum())
-            if min(short, useful) <= step:
-                done = min(short + 1, useful)
-                break
-    order, gains = order[:done], gains[:done]
-    covered = torch.maximum(_initial_coverage(weights), similarity[order].amax(dim=0))
-    largest = marginal_gains().index_fill_(0, order, 0).topk(done).values
-    remaining_gain = (largest.sum() + noise * weights.sum()).item()
-    return _Solution(order, gains, full_objective, remaining_gain, tie_loss.item())
+        found = solve(matrices, weights_row, sizes, limits, goal, limit, symmetric=bool(symmetric))
+    else:
+        found = solve_facility(matrices, weights_row, sizes, limits, goal, limit)
+    ranked = found.remaining[0].sort(descending=True).values.cumsum(0)
+    done = found.counts.long()
+    figures = [found.full_objective, done, found.tie_loss, ranked[done - 1], found.noise * weights_row.sum()]
+    full_objective, count, tie_loss, remaining_gain, rounding = torch.cat(
+        [each.to(ranked) for each in figures]
+    ).tolist()
+    if not 0 < full_objective < math.inf:
+        _check_values(similarity, weights)
+    order, gains = found.order[0, : int(count)], found.gains[0, : int(count)]
+    return _Solution(order, gains, full_objective, remaining_gain + rounding, tie_loss)
 
 
 def _solve_by_rows(similarity: LazySimilarity, weights: Tensor, limit: int, target: float) -> _Solution:

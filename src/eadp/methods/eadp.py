@@ -33,7 +33,7 @@ from eadp.core import (
     relevance,
     smooth_maps,
 )
-from eadp.core.facility import BACKENDS
+from eadp.core.backends import BACKENDS
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
 from eadp.core.relevance import NORMALISED_OVER, WORD_COUNTS
 from eadp.core.smoothing import check_smoothing, guess_grids
@@ -138,7 +138,7 @@ class EADP(BeforeMethod):
             ("aligned", release on video).
         selection: How tokens are selected: "facility_location" (the method), "dpp" or "topk" (ablation of the paper).
         deepstack: Whether the DeepStack features of Qwen3-VL stay with the kept tokens. The release drops them.
-        backend: The solver: "auto", "numba", "torch" or "rows".
+        backend: The solver: "auto", "numba", "triton", "torch" or "rows".
         matrix_limit: The largest similarity matrix of a block in bytes; beyond it, rows are computed on the fly.
     """
 
