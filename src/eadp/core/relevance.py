@@ -324,7 +324,8 @@ def relevance(
         pooled: c, the embedding of the whole question, or one vector per segment.
         blocks: The range of token indices of each block (crop, frame). Softmax, entropy, filter and weights are
             computed for each block separately, as the batch dimension of Algorithm 1 implies. None for one block.
-        sign: Factor on the cosines: −1 for CLIP, whose raw maps highlight the background, otherwise +1.
+        sign: Factor on the cosines, +1 or −1. −1, as in the paper and its release, where raw cosines are highest on the
+            background.
         scoring: Settings. None for the defaults.
 
     Returns:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from numbers import Integral, Real
@@ -41,7 +42,7 @@ class Range:
 
     def __str__(self) -> str:
         if self.low is not None and self.high is not None:
-            return f"lie in {'(' if self.open_low else '['}{self.low}, {self.high}{')' if self.open_high else ']'}"
+            return f"lie in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}{')' if self.open_high else ']'}"
         if self.low is not None:
             return f"be {'greater than' if self.open_low else 'at least'} {self.low}"
         return f"be {'less than' if self.open_high else 'at most'} {self.high}"
@@ -91,9 +92,16 @@ def check_settings_of(method: object) -> None:
 
 @cache
 def setting_types(method: type) -> dict[str, Any]:
-    """Return the annotation of every setting of a method's class by name."""
-    hints = get_type_hints(method, include_extras=True)
-    return {each.name: hints[each.name] for each in fields(method) if each.init}
+    """Return the annotation of every setting of a method's class by name; `Any` where it cannot be evaluated.
+
+    That is where a class is defined in a function and its annotations name local types.
+    """
+    hints: dict[str, Any] = {}
+    for base in method.__mro__:
+        with suppress(NameError):
+            hints = get_type_hints(base, include_extras=True)
+            break
+    return {each.name: hints.get(each.name, Any) for each in fields(method) if each.init}
 
 
 def json_schema(method: type) -> dict[str, Any]:
@@ -106,6 +114,22 @@ def json_schema(method: type) -> dict[str, Any]:
                 default = each.default
                 properties[each.name]["default"] = list(default) if isinstance(default, tuple) else default
     return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def describe(hint: Any) -> str:
+    """Describe the values that an annotation allows: "a number in [0, 1]", "block, image or pool"."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(describe(each) for each in arguments)
+    if origin is Literal:
+        return ", ".join(map(str, arguments))
+    if origin is Annotated:
+        (constraint,) = arguments[1:]
+        if isinstance(constraint, OneOf):
+            return ", ".join(constraint.names)
+        of = "" if constraint.low is not None and constraint.high is not None else "of "
+        return f"{_describe(arguments[0])} {of}{str(constraint).removeprefix('lie ').removeprefix('be ')}"
+    return _describe(hint)
 
 
 def _plain_number(value: Any) -> Any:

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from vllm.logger import init_logger
 
 from eadp.methods import Uniform
 from eadp.runtime.choose import Chooser, GroupSelection, kept_slots
+from eadp.serve.compat import init_logger
 from eadp.serve.features import EncodedFeatures, FeatureCache, FeatureKey
 from eadp.serve.metrics import Metrics
 from eadp.serve.processing import MEDIA_KEY_FIELD, REQUEST_FIELD, PruningProcessor, is_attention_available
