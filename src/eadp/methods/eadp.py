@@ -297,9 +297,11 @@ class EADP(BeforeMethod):
     def _smooth(self, tokens: VisualTokens, score: Tensor) -> Tensor:
         if self.scope == "pool" and len(tokens.grids) > 1:
             return score
+        if self.smoothing_grid == "own":
+            return smooth_maps(score, tokens.grids, self.smoothing, self.sigma)
         parts = []
         for block, (rows, columns) in zip(tokens.blocks, tokens.grids, strict=True):
-            maps = [(rows, columns)] if self.smoothing_grid == "own" else guess_grids(rows * columns)
+            maps = guess_grids(rows * columns)
             parts.append(smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block])
         return torch.cat(parts)
 
