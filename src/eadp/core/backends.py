@@ -15,6 +15,10 @@ MATRIX_BACKENDS = ("auto", "numba", "torch", "triton")
 """The solvers of the DPP and of max-min, which need the whole matrix."""
 
 
+DEVICE_BACKENDS = ("torch", "triton")
+"""The solvers that work on all blocks at once and read nothing back."""
+
+
 @cache
 def has_triton() -> bool:
     """Return whether Triton is installed. It comes with builds of torch for CUDA and ROCm."""

@@ -9,11 +9,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from eadp.core.backends import choose_backend
+from eadp.core.backends import DEVICE_BACKENDS, choose_backend
 from eadp.core.batched import solve_facility
 from eadp.core.block_layout import BlockLayout
 from eadp.core.similarity import block_similarity
-from eadp.core.solution import BlockSolution
+from eadp.core.solution import BlockSolution, Solution
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,15 @@ class BlockCover:
         solution: The picks of each block.
         quotas: B, int32, the number of picks of each block.
         total: K, the number of picks of all blocks together.
-        is_even: B, true for blocks whose weights are all 0. They are covered evenly, with gains of 0.
+        weights: B×N, the weights of each block.
+        is_even: B, true for blocks whose weights are all 0. They are covered evenly, by weights of 1.
     """
 
     layout: BlockLayout
     solution: BlockSolution
     quotas: Tensor
     total: int
+    weights: Tensor
     is_even: Tensor
 
     @cached_property
@@ -45,6 +47,10 @@ class BlockCover:
         is_kept = is_kept.scatter_(1, places, True)[:, :largest]
         first = self.layout.blocks[0].start
         return self.layout.unstack(is_kept).sort(descending=True, stable=True).indices[: self.total] + first
+
+    def read(self) -> tuple[list[Solution], list[bool]]:
+        """Read back the picks of each block, and whether its weights were all 0. This waits for the device."""
+        return self.solution.read(self.weights), self.is_even.tolist()
 
 
 def cover_blocks(
@@ -71,6 +77,9 @@ def cover_blocks(
     Returns:
         The picks.
     """
+    chosen = choose_backend(backend, features.device)
+    if chosen not in DEVICE_BACKENDS:
+        raise ValueError(f"only {' and '.join(DEVICE_BACKENDS)} work on all blocks at once, not {chosen!r}")
     layout = BlockLayout.of(blocks, features.device)
     if isinstance(quotas, Tensor):
         if total is None:
@@ -83,7 +92,7 @@ def cover_blocks(
     is_even = ~stacked_weights.any(dim=1)
     stacked_weights = stacked_weights.masked_fill(is_even[:, None], 1)
     stacked = layout.stack(features)
-    if choose_backend(backend, features.device) == "triton":
+    if chosen == "triton":
         from eadp.core.triton.facility import solve
 
         matrices = block_similarity(stacked)
@@ -91,5 +100,4 @@ def cover_blocks(
     else:
         matrices = block_similarity(stacked, None if layout.is_regular else layout.is_token)
         solution = solve_facility(matrices, stacked_weights, layout.sizes_on_device, limits, None, most)
-    solution = solution._replace(gains=solution.gains.masked_fill(is_even[:, None], 0))
-    return BlockCover(layout, solution, limits, total, is_even)
+    return BlockCover(layout, solution, limits, total, stacked_weights, is_even)

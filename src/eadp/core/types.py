@@ -238,7 +238,8 @@ class Selection:
         method: The method's name, including the variant if the model required one.
         order: K, the kept tokens in the order in which they were picked.
         gains: K, the marginal gain of each pick, in the same order.
-        coverage: Share of the weighted image that the kept tokens represent, in [0, 1].
+        coverage: How much of the weighted image the kept tokens represent, in [0, 1]: 0 is what the best single token
+            represents (of each block, if there are several), 1 is everything. See `core.coverage_of`.
         bound: Upper bound on the coverage of any K tokens, for this image and question.
         quotas: Number of kept tokens in each block.
         scores: N, the values by which the method ranked the tokens.
