@@ -193,6 +193,8 @@ class Relevance:
         smoothed: N, the score after Gaussian smoothing (Eq. 11). None before stage 2.
         polarized: N, ŝ: the smoothed score to the power β (Eq. 12). None before stage 2.
         words: The text of each word, if known.
+        is_constant: Whether the fused score is the same everywhere (in any block, if each is normalized separately), as
+            one boolean on the device.
         notes: Sentences about anything that was done differently from what was asked.
     """
 
@@ -208,6 +210,7 @@ class Relevance:
     smoothed: Tensor | None = None
     polarized: Tensor | None = None
     words: tuple[str, ...] | None = None
+    is_constant: Tensor | None = None
     notes: tuple[str, ...] = ()
 
     @property
