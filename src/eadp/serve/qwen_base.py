@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from vllm.tokenizers import cached_tokenizer_from_config
 
 from eadp.models.guides import EmbeddingGuide
 from eadp.models.layout import Placeholders
@@ -17,6 +16,7 @@ from eadp.models.vision_call import EncodedImage, VisionCall
 from eadp.runtime.vision import token_attention
 from eadp.serve import mrope
 from eadp.serve.attention import record_attention
+from eadp.serve.compat import cached_tokenizer_from_config
 from eadp.serve.features import EncodedFeatures
 from eadp.serve.processing import REQUEST_FIELD, PruningProcessor
 from eadp.serve.pruning import Item, PruningModel
