@@ -100,8 +100,9 @@ class EADP(BeforeMethod):
     renumbered and newlines dropped, as in the release on every model.
 
     Attributes:
-        coverage: Instead of a count: keep as few tokens as represent this share of the weighted image, at most `keep`.
-            Blocks then share the budget by themselves: the next token comes from the block where it gains most.
+        coverage: Instead of a count: keep as few tokens as reach this coverage of the weighted image, at most `keep`. 0
+            is what the best single token represents, 1 is everything. Blocks then share the budget by themselves: the
+            next token comes from the block where it gains most.
         mu: μ, the weight of the pooled text against the single words. Paper: eq. 9 and the best of its ablation. The
             release's scripts set 0.5, but 1.0 for POPE and 0.0 for VizWiz.
         q: The share of words that are kept, lowest entropy first. Paper: eq. 6; 0.3 was better by 0.1 in its ablation.
@@ -177,7 +178,7 @@ class EADP(BeforeMethod):
         super().__post_init__()
         if self.keep is None and self.coverage is None:
             raise ValueError(
-                "EADP needs keep= (a count such as 128, or a share such as 0.25) or coverage= (such as 0.95)"
+                "EADP needs keep= (a count such as 128, or a share such as 0.25) or coverage= (such as 0.9)"
             )
         if self.coverage is not None and self.selection != "facility_location":
             raise ValueError(f"only facility_location reaches a coverage=; selection={self.selection!r} needs keep=")

@@ -54,7 +54,7 @@ def build_command(model: str, settings: dict[str, Any], more: Sequence[str] = ()
         from eadp.pocket.storage import WEIGHTS
 
         folder = str(WEIGHTS)
-    config = AutoConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     family = config.model_type
     if family not in ARCHITECTURES:
         raise ValueError(f"{model} has model_type {family}; eadp serves {', '.join(ARCHITECTURES)}")

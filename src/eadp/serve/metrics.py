@@ -34,7 +34,7 @@ class Metrics:
         self.active = get_tensor_model_parallel_rank() == 0
         self._labels = {"model_name": model_name, "engine": str(engine)}
         self._images = self._counter("eadp:images", "Images and clips that reached the vision side.")
-        self._cached = self._counter("eadp:images_remembered", "Images and clips whose features were in the cache.")
+        self._cached = self._counter("eadp:images_cached", "Images and clips whose features were in the cache.")
         self._tokens = self._counter("eadp:visual_tokens", "Tokens of the pruned images and clips before pruning.")
         self._kept = self._counter("eadp:visual_tokens_kept", "Tokens of the pruned images and clips after pruning.")
         self._failed = self._counter("eadp:selection_failures", "Images and clips on which the method failed.")
