@@ -84,6 +84,22 @@ def test_the_token_count_includes_newlines() -> None:
     assert server(method="divprune", keep=0.5).build_request(None).count_sent(100, newlines=10) == 55
 
 
+def test_newlines_of_kept_rows_are_all_served() -> None:
+    """Which rows of a clip keep a token is not known in advance, so HoliTom keeps all newlines here."""
+    vision = SimpleNamespace(model_type="siglip_vision_model", num_hidden_layers=26, num_attention_heads=16)
+    config = SimpleNamespace(
+        eadp={"method": "holitom", "keep": 0.25},
+        model_type="llava_onevision",
+        vision_config=vision,
+        vision_feature_layer=-1,
+    )
+    settings = ServerSettings.from_config(config, ("renumber",))
+    assert settings.build_request(None).count_sent(100, newlines=10) == 25 + 10
+    assert settings.build_request({"newlines": "none"}).count_sent(100, newlines=10) == 25
+    with pytest.raises(ValueError, match='"kept rows" cannot be served'):
+        settings.build_request({"newlines": "kept rows"})
+
+
 def test_divprune_selects_no_newlines_of_clips() -> None:
     """DivPrune prunes each frame separately, unless scope="image" makes all frames one pool."""
     clip = {"patches": 100, "newlines": 10, "has_layout": False}
@@ -190,6 +206,8 @@ def test_a_server_keeps_the_exact_count_if_a_release_does_not() -> None:
             settings.build_request({"method": name, "exact": False})
     assert settings.build_request({"method": "trim"}).merges_before_projector
     assert not settings.build_request({"method": "hiprune"}).merges_before_projector
+    flashvid = settings.build_request({"method": "flashvid", "layer": -2}).method
+    assert (flashvid.exact, flashvid.expansion) == (True, 1.0)
 
 
 def encoded_features(size: int) -> EncodedFeatures:

@@ -211,13 +211,15 @@ class ServerSettings:
     def _resolve_placement(self, method: BeforeMethod, positions: Any, newlines: Any) -> tuple[Positions, Newlines]:
         """Return the request's positions and newlines, by default those of the method's release if supported."""
         if positions is None:
-            released = method.positions_for(self.family)
-            positions = released if released in self.positions else self.positions[0]
+            own = method.positions_for(self.family)
+            positions = own if own in self.positions else self.positions[0]
         if positions not in self.positions:
             known = " or ".join(f'"{each}"' for each in self.positions)
             raise ValueError(f'positions="{positions}" cannot be served with this model, only {known}')
-        newlines = method.newlines if newlines is None else newlines
-        if newlines not in ("none", "all", method.newlines):
+        # How many rows keep a token is not known before the image is seen.
+        released = "all" if method.newlines == "kept rows" else method.newlines
+        newlines = released if newlines is None else newlines
+        if newlines not in ("none", "all", released):
             raise ValueError(f'newlines="{newlines}" cannot be served: {COUNT_FIRST}; "none" and "all" can')
         return positions, newlines
 
