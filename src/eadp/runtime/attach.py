@@ -22,6 +22,7 @@ from eadp.runtime.call import PrefillResult, ThreadResults
 from eadp.runtime.choose import BudgetOver
 from eadp.runtime.hooks import MARK, Hooks
 from eadp.runtime.settings import Question, Settings
+from eadp.runtime.static_cache import FittedStaticCache
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
@@ -82,7 +83,8 @@ def attach(
         positions: "keep": kept tokens keep their positions and coordinates. "renumber": positions have no gaps, inside
             the language model too. Default: what the model's configuration says (`eadp_positions`), or else what the
             method's release does.
-        budget_over: "image": one budget per image or clip. "prompt": one budget for all images of a prompt.
+        budget_over: "image": one budget per image or clip. "prompt": one budget for all images of a prompt. Methods
+            that compare frames then take images of one size for the frames of a clip.
         newlines: Which newline tokens stay: "none", those of "kept rows", or "all". Default: as in the method's
             release. They are not counted in `keep`; `Selection.tokens_sent` counts them.
         unpad: False keeps the padding that LLaVA-NeXT crops away, in the model and in the processor, so that every crop
@@ -337,6 +339,18 @@ class Pruned:
             if self.attached:
                 self._pruning.prepare(self._hooks, changed)
         return changed
+
+    def static_cache(self, max_new_tokens: int) -> FittedStaticCache:
+        """Make a static KV cache that is as large as the pruned prompt and its answer need it to be.
+
+            out = model.generate(**inputs, past_key_values=pruned.static_cache(64), max_new_tokens=64)
+
+        `cache_implementation="static"` makes one for the whole prompt, as if nothing were pruned.
+
+        Args:
+            max_new_tokens: How many tokens fit in after the prompt.
+        """
+        return FittedStaticCache(self.adapter.config, max_new_tokens)
 
     def detach(self) -> None:
         """End the pruning and restore the model. A second call does nothing.

@@ -143,7 +143,7 @@ class PrefillPass:
             with torch.no_grad():
                 if self.method.attention_from == "next":
                     self.attention_inputs = self._peek(layer, states, self._settings(index, states, settings))
-                cut = self._select(index, states)
+                cut = self._select(index, states, self._filled_keys(index, states, settings.get("past_key_values")))
             with trace.part("compaction"):
                 states = cut.plan.take_rows(apply_merges(states, cut.merges))
             self.cuts.append(cut)
@@ -157,7 +157,7 @@ class PrefillPass:
         return states, settings
 
     @trace.part("compaction")
-    def _select(self, index: int, states: Tensor) -> AppliedCut:
+    def _select(self, index: int, states: Tensor, filled_keys: int) -> AppliedCut:
         attention_inputs, self.attention_inputs = self.attention_inputs, None
         if attention_inputs is None:
             raise RuntimeError(
@@ -168,7 +168,8 @@ class PrefillPass:
         # Between the numbers of two columns there is room for as many others as there are columns.
         order = (torch.arange(length) * (length + 1)).repeat(len(states), 1)
         merges, selections, is_reordered = [], [], False
-        past = attention_inputs.key.shape[2] - length if self.inputs.start else 0
+        attention_inputs = attention_inputs.first_keys(filled_keys)
+        past = attention_inputs.key.shape[2] - length
         for number, group in enumerate(self.remaining):
             cut = group.cut_at(index)
             if cut is None:
@@ -197,6 +198,14 @@ class PrefillPass:
         keep = keep.to(device) if valid is None else keep.to(device) & valid
         plan = Compaction.from_mask(keep, order.to(device) if is_reordered else None)
         return AppliedCut(index, plan, merges, selections)
+
+    def _filled_keys(self, index: int, states: Tensor, cache: Cache | None) -> int:
+        """How many keys that the method looks at are tokens: a static cache returns its empty slots too."""
+        length = states.shape[1]
+        if cache is None or not self.inputs.start:
+            return length
+        is_next = self.method.attention_from == "next"
+        return self._held(index, cache) + length if is_next else int(query_offset(cache, index - 1))
 
     def _settings(self, index: int, states: Tensor, settings: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a layer besides its states, for the columns that are left."""

@@ -85,6 +85,11 @@ class AttentionInputs:
         query, key = (each.transpose(1, 2).flatten(2)[:, None] for each in (self.query, self.key))
         return replace(self, query=query, key=key, scaling=query.shape[-1] ** -0.5)
 
+    def first_keys(self, count: int) -> AttentionInputs:
+        """The same call with its first keys only."""
+        mask = None if self.mask is None else self.mask[..., :count]
+        return replace(self, key=self.key[:, :, :count], mask=mask)
+
     def for_row(self, row: int) -> AttentionInputs:
         """The inputs of one row of the batch."""
         mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[row : row + 1]
