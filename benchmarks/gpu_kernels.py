@@ -28,7 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from eadp.core import ties
-from eadp.core.triton import diversity, facility
+from eadp.core.triton import diversity, facility, similarity
 from eadp.utils.tables import format_markdown
 
 TARGETS = {
@@ -45,12 +45,15 @@ POINTERS = {
     **dict.fromkeys(("gains", "highest", "picked_gains", "figures", "goal", "noise"), "*fp64"),
     **dict.fromkeys(("variance", "unexplained", "factor", "nearest"), "*fp64"),
     **dict.fromkeys(("weights", "covered", "before"), "*fp32"),
+    "features": "*fp16",
+    "out": "*fp32",
     "order": "*i64",
 }
 """Types of the arguments that are tensors; `matrix` differs between kernels, the others are whole numbers."""
 
 CHUNK = 1024
 KERNELS: dict[str, tuple[Any, str, dict[str, Any], int]] = {
+    "similarity": (similarity.rebound, "*fp32", {"tile": similarity.TILE, "depth": similarity.DEPTH}, 4),
     "facility location: first gains": (
         facility.first_gains,
         "*fp32",

@@ -1,4 +1,4 @@
-"""A CUDA graph replays launches on the same buffers: kernels must give the results of whatever the buffers then hold."""
+"""A CUDA graph replays launches on the same buffers: kernels must give the results of what the buffers then hold."""
 
 import pytest
 import torch
