@@ -193,6 +193,8 @@ class Relevance:
         smoothed: N, the score after Gaussian smoothing (Eq. 11). None before stage 2.
         polarized: N, ŝ: the smoothed score to the power β (Eq. 12). None before stage 2.
         words: The text of each word, if known.
+        is_constant: Whether the fused score is the same everywhere (in any block, if each is normalized separately), as
+            one boolean on the device.
         notes: Sentences about anything that was done differently from what was asked.
     """
 
@@ -208,6 +210,7 @@ class Relevance:
     smoothed: Tensor | None = None
     polarized: Tensor | None = None
     words: tuple[str, ...] | None = None
+    is_constant: Tensor | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -236,7 +239,8 @@ class Selection:
         method: The method's name, including the variant if the model required one.
         order: K, the kept tokens in the order in which they were picked.
         gains: K, the marginal gain of each pick, in the same order.
-        coverage: Share of the weighted image that the kept tokens represent, in [0, 1].
+        coverage: How much of the weighted image the kept tokens represent, in [0, 1]: 0 is what the best single token
+            represents (of each block, if there are several), 1 is everything. See `core.coverage_of`.
         bound: Upper bound on the coverage of any K tokens, for this image and question.
         quotas: Number of kept tokens in each block.
         scores: N, the values by which the method ranked the tokens.

@@ -33,7 +33,7 @@ from eadp.core import (
     relevance,
     smooth_maps,
 )
-from eadp.core.facility import BACKENDS
+from eadp.core.backends import BACKENDS
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
 from eadp.core.relevance import NORMALISED_OVER, WORD_COUNTS
 from eadp.core.smoothing import check_smoothing, guess_grids
@@ -100,8 +100,9 @@ class EADP(BeforeMethod):
     renumbered and newlines dropped, as in the release on every model.
 
     Attributes:
-        coverage: Instead of a count: keep as few tokens as represent this share of the weighted image, at most `keep`.
-            Blocks then share the budget by themselves: the next token comes from the block where it gains most.
+        coverage: Instead of a count: keep as few tokens as reach this coverage of the weighted image, at most `keep`. 0
+            is what the best single token represents, 1 is everything. Blocks then share the budget by themselves: the
+            next token comes from the block where it gains most.
         mu: μ, the weight of the pooled text against the single words. Paper: eq. 9 and the best of its ablation. The
             release's scripts set 0.5, but 1.0 for POPE and 0.0 for VizWiz.
         q: The share of words that are kept, lowest entropy first. Paper: eq. 6; 0.3 was better by 0.1 in its ablation.
@@ -138,7 +139,7 @@ class EADP(BeforeMethod):
             ("aligned", release on video).
         selection: How tokens are selected: "facility_location" (the method), "dpp" or "topk" (ablation of the paper).
         deepstack: Whether the DeepStack features of Qwen3-VL stay with the kept tokens. The release drops them.
-        backend: The solver: "auto", "numba", "torch" or "rows".
+        backend: The solver: "auto", "numba", "triton", "torch" or "rows".
         matrix_limit: The largest similarity matrix of a block in bytes; beyond it, rows are computed on the fly.
     """
 
@@ -177,7 +178,7 @@ class EADP(BeforeMethod):
         super().__post_init__()
         if self.keep is None and self.coverage is None:
             raise ValueError(
-                "EADP needs keep= (a count such as 128, or a share such as 0.25) or coverage= (such as 0.95)"
+                "EADP needs keep= (a count such as 128, or a share such as 0.25) or coverage= (such as 0.9)"
             )
         if self.coverage is not None and self.selection != "facility_location":
             raise ValueError(f"only facility_location reaches a coverage=; selection={self.selection!r} needs keep=")
@@ -297,9 +298,11 @@ class EADP(BeforeMethod):
     def _smooth(self, tokens: VisualTokens, score: Tensor) -> Tensor:
         if self.scope == "pool" and len(tokens.grids) > 1:
             return score
+        if self.smoothing_grid == "own":
+            return smooth_maps(score, tokens.grids, self.smoothing, self.sigma)
         parts = []
         for block, (rows, columns) in zip(tokens.blocks, tokens.grids, strict=True):
-            maps = [(rows, columns)] if self.smoothing_grid == "own" else guess_grids(rows * columns)
+            maps = guess_grids(rows * columns)
             parts.append(smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block])
         return torch.cat(parts)
 
