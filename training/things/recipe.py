@@ -34,12 +34,12 @@ WINDOWS, WINDOW_KEPT = 64, 36
 SCENES, SCENE_KEPT = 16, 240
 """Windows or scenes per step, and patches of each that are encoded: all that show a thing, and some background."""
 
-READ_STEPS, EASY_SHARE = 1_200, 0.3
+READ_STEPS, EASY_SHARE = 750, 0.3
 """Steps of the read stage, and the share of them, the first ones, with easy questions: what is there, and where."""
 
 READ_KEPT = 64
 PROJECT_STEPS, PROJECT_BATCH = 400, 16
-TUNE_STEPS = 800
+TUNE_STEPS = 500
 TUNE_KEPT = (32, 64, 64, 96, 160)
 """Numbers of visual tokens that stay in a batch, one of them at random, to prepare the model for pruning."""
 
