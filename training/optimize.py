@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,49 +79,80 @@ class Optimizer:
         self.parameters = matrices + rest
         self.lr, self.steps = lr, steps
 
-    def step(self, loss: Tensor, number: int) -> None:
-        """Take one step. The learning rate rises during the warm-up, stays, and falls to 0 over the last third."""
+    def step(self, number: int) -> None:
+        """Take one step with the gradients that were accumulated, and clear them.
+
+        The learning rate rises during the warm-up, stays, and falls to 0 over the last third.
+        """
         lr = self.lr * min(1.0, (number + 1) / WARM_UP, 3 * (self.steps - number) / self.steps)
-        for part in self.parts:
-            part.zero_grad(set_to_none=True)
-            for group in part.param_groups:
-                group["lr"] = lr
-        loss.backward()
         distributed.average_gradients(self.parameters)
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = lr
             part.step()
+            part.zero_grad(set_to_none=True)
 
 
 class Stage:
     """One stage of the training.
 
-    `run` calls `step(number)`, which returns the losses, shows them, and saves checkpoints. A finished stage is loaded
+    `run` calls `step(number)`, which returns the losses, shows them, and saves checkpoints. With `accumulate`, a step
+    is that many batches, which are numbered through, and takes the mean of their gradients. A finished stage is loaded
     and skipped; an interrupted one continues from its last checkpoint. Every step has its own seed, so that an
     interrupted run ends with the same weights as an uninterrupted one.
     """
 
-    def __init__(self, name: str, folder: Path, modules: dict[str, nn.Module], steps: int, lr: float) -> None:
-        self.name, self.modules, self.steps = name, modules, steps
+    def __init__(
+        self, name: str, folder: Path, modules: dict[str, nn.Module], steps: int, lr: float, accumulate: int = 1
+    ) -> None:
+        self.name, self.modules, self.steps, self.accumulate = name, modules, steps, accumulate
         self.optimizer = Optimizer(list(modules.values()), lr, steps)
         self.file = folder / f"{name}.safetensors"
+        self.curve = folder / f"{name}.curve.jsonl"
 
-    def run(self, progress: Progress, step: Callable[[int], dict[str, Tensor]], every: int = 100) -> None:
-        """Train until the last step, and save a checkpoint every `every` steps."""
+    def run(
+        self,
+        progress: Progress,
+        step: Callable[[int], dict[str, Tensor]],
+        every: int = 100,
+        measure: Callable[[], dict[str, float]] | None = None,
+    ) -> None:
+        """Train until the last step.
+
+        Args:
+            progress: Where to show the progress.
+            step: Takes the number of a batch and returns its losses. The one named "right" is shown, but not minimised.
+            every: Save a checkpoint after this many steps.
+            measure: Measures the modules on validation data. The first worker calls it at every checkpoint, and
+                appends a line with the losses, the measures and the CPU time of this worker to the learning curve.
+        """
         start = self.load_checkpoint()
+        before = time.process_time()
         task = progress.add_task(self.name, total=self.steps, completed=start)
         sums: dict[str, float] = {}
         for number in range(start, self.steps):
             torch.manual_seed(distributed.size() * number + distributed.rank())
-            losses = step(number)
-            self.optimizer.step(sum((losses[name] for name in losses if name != "right"), torch.zeros(())), number)
-            for name, loss in losses.items():
-                sums[name] = 0.95 * sums.get(name, loss.item()) + 0.05 * loss.item()
+            for part in range(self.accumulate):
+                losses = step(number * self.accumulate + part)
+                loss = sum((losses[name] for name in losses if name != "right"), torch.zeros(()))
+                (loss / self.accumulate).backward()
+                for name, value in losses.items():
+                    sums[name] = 0.95 * sums.get(name, value.item()) + 0.05 * value.item()
+            self.optimizer.step(number)
             shown = " ".join(f"{name} {value:.3f}" for name, value in sums.items())
             progress.update(task, advance=1, description=f"{self.name}: {shown}")
             if distributed.rank() == 0 and ((number + 1) % every == 0 or number + 1 == self.steps):
                 self._save(number + 1)
-                progress.console.print(f"{self.name} {number + 1}/{self.steps}  {shown}")
+                measures = {} if measure is None else measure()
+                found = "".join(f"  {name} {value:.1f}" for name, value in measures.items())
+                progress.console.print(f"{self.name} {number + 1}/{self.steps}  {shown}{found}")
+                if measure is not None:
+                    spent = round(time.process_time() - before, 1)
+                    losses_shown = {f"loss_{name}": round(value, 4) for name, value in sums.items()}
+                    line = {"step": number + 1, "cpu_seconds": spent, **losses_shown, **measures}
+                    with self.curve.open("a") as curve:
+                        curve.write(json.dumps(line) + "\n")
 
     def _save(self, done: int) -> None:
         tensors = {

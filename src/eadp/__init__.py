@@ -11,13 +11,19 @@ from eadp.core import Selection, TextGuide, VisualTokens
 from eadp.methods import (
     DART,
     EADP,
+    EVS,
     TRIM,
+    VCAST,
     BeforeMethod,
     CDPruner,
     DivPrune,
     Downsample,
     FastV,
+    FastVID,
+    FlashVID,
+    FLoC,
     HiPrune,
+    HoliTom,
     InsideMethod,
     Method,
     NoPruning,
@@ -28,6 +34,7 @@ from eadp.methods import (
     SparseVLM,
     TopK,
     Uniform,
+    VidCom2,
     VisionZip,
     get_method,
     list_methods,
@@ -43,13 +50,19 @@ if TYPE_CHECKING:
 __all__ = [
     "DART",
     "EADP",
+    "EVS",
     "TRIM",
+    "VCAST",
     "BeforeMethod",
     "CDPruner",
     "DivPrune",
     "Downsample",
+    "FLoC",
     "FastV",
+    "FastVID",
+    "FlashVID",
     "HiPrune",
+    "HoliTom",
     "InsideMethod",
     "Method",
     "NoPruning",
@@ -63,6 +76,7 @@ __all__ = [
     "TextGuide",
     "TopK",
     "Uniform",
+    "VidCom2",
     "VisionZip",
     "VisualTokens",
     "__version__",
@@ -101,4 +115,5 @@ if not TYPE_CHECKING:  # where type checkers saw it, they would accept any missp
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    helpers = {"Any", "TYPE_CHECKING", "annotations", "import_module"}
+    return sorted({*globals(), *__all__} - helpers)

@@ -80,14 +80,14 @@ class Guide:
     """A text guide with deterministic random vectors for the characters of the question, and a random projection."""
 
     sign = 1.0
-    asked: ClassVar[list[str]] = []
+    questions: ClassVar[list[str]] = []
 
     def __init__(self, space: str, width: int = 8) -> None:
         self.space, self.width = space, width
-        self.asked = []
+        self.questions = []
 
     def encode(self, question: str, layout: str = "words") -> TextGuide:
-        self.asked.append(question)
+        self.questions.append(question)
         generator = torch.Generator().manual_seed(sum(map(ord, question)))
         tokens = torch.randn(len(question), self.width, generator=generator)
         return TextGuide(tokens, tokens.mean(0), list(question), self.sign)

@@ -10,7 +10,7 @@ from eadp.methods import InsideMethod, get_method_class, list_methods
 
 BEFORE = (
     *("cdpruner", "divprune", "downsample", "eadp", "hiprune", "none", "pool", "prumerge", "random", "topk", "trim"),
-    *("uniform", "visionzip"),
+    *("uniform", "visionzip", "evs", "vidcom2", "vcast", "floc", "fastvid", "flashvid", "holitom"),
 )
 
 

@@ -40,7 +40,9 @@ def promised(family: str, name: str, layout: ImageLayout, selection: Selection) 
     if len(selection) == selection.total and selection.merge is None:
         return len(layout) + selection.newlines
     if name != "downsample":
-        return method.count_sent(len(layout), newlines, layout.layout is not None)
+        sent = method.count_sent(len(layout), newlines, layout.layout is not None)
+        newlines_sent = {"all": newlines, "kept rows": selection.newlines}
+        return sent + newlines_sent.get(method.newlines, 0)
     square_only = FAMILIES[family].load().geometry_class.square_grids_only
     return sum(rows * columns for rows, columns in method.choose_resolutions(layout.grids, square_only))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
@@ -28,12 +28,13 @@ from eadp.core import (
     dpp_by_quota,
     facility_location_by_coverage,
     facility_location_by_quota,
+    facility_location_over_time,
     polarize,
     rank_descending,
     relevance,
     smooth_maps,
 )
-from eadp.core.facility import BACKENDS
+from eadp.core.backends import BACKENDS
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
 from eadp.core.relevance import NORMALISED_OVER, WORD_COUNTS
 from eadp.core.smoothing import check_smoothing, guess_grids
@@ -97,11 +98,18 @@ class EADP(BeforeMethod):
     The defaults are the paper's, except `rounding`: quotas of several blocks add up to the budget. The paper gives no
     value for β, only β > 1; our 2 is where the best averages of its ablation begin. `EADP.paper` is the paper's text,
     `EADP.published` the release of its authors; docs/methods/parity.md lists where they differ. Positions are
-    renumbered and newlines dropped, as in the release on every model.
+    renumbered and newlines dropped, as in the release on every model. `time` goes beyond the paper, which prunes a clip
+    frame by frame.
 
     Attributes:
-        coverage: Instead of a count: keep as few tokens as represent this share of the weighted image, at most `keep`.
-            Blocks then share the budget by themselves: the next token comes from the block where it gains most.
+        coverage: Instead of a count: keep as few tokens as reach this coverage of the weighted image, at most `keep`. 0
+            is what the best single token represents, 1 is everything. Blocks then share the budget by themselves: the
+            next token comes from the block where it gains most.
+        time: On a clip, the number of frames before and after its own that a token also represents; 0 covers each frame
+            by itself (paper, release). The similarity is multiplied by exp(−Δ²/(2·time²)) at a distance of Δ frames.
+            One budget is then spent over the whole clip: frames that repeat others get few tokens, and `allocation`,
+            `rounding` and `backend` have no effect. See `core.facility_location_over_time`.
+        per_frame: With `time`, the least number of tokens that stay of each frame.
         mu: μ, the weight of the pooled text against the single words. Paper: eq. 9 and the best of its ablation. The
             release's scripts set 0.5, but 1.0 for POPE and 0.0 for VizWiz.
         q: The share of words that are kept, lowest entropy first. Paper: eq. 6; 0.3 was better by 0.1 in its ablation.
@@ -138,7 +146,7 @@ class EADP(BeforeMethod):
             ("aligned", release on video).
         selection: How tokens are selected: "facility_location" (the method), "dpp" or "topk" (ablation of the paper).
         deepstack: Whether the DeepStack features of Qwen3-VL stay with the kept tokens. The release drops them.
-        backend: The solver: "auto", "numba", "torch" or "rows".
+        backend: The solver: "auto", "numba", "triton", "torch" or "rows".
         matrix_limit: The largest similarity matrix of a block in bytes; beyond it, rows are computed on the fly.
     """
 
@@ -148,6 +156,8 @@ class EADP(BeforeMethod):
     presets: ClassVar[tuple[str, ...]] = ("paper: its text", "published: its authors' release, for each model")
 
     coverage: Annotated[float, Range(0, 1, open_low=True)] | None = field(default=None, kw_only=True)
+    time: Annotated[int, Range(0, 1000)] = field(default=0, kw_only=True)
+    per_frame: Annotated[int, Range(0)] = field(default=0, kw_only=True)
     mu: Annotated[float, Range(0, 1)] = 0.5
     q: Annotated[float, Range(0, 1, open_low=True)] = 0.5
     tau: Temperature = 0.01
@@ -177,10 +187,14 @@ class EADP(BeforeMethod):
         super().__post_init__()
         if self.keep is None and self.coverage is None:
             raise ValueError(
-                "EADP needs keep= (a count such as 128, or a share such as 0.25) or coverage= (such as 0.95)"
+                "EADP needs keep= (a count such as 128, or a share such as 0.25) or coverage= (such as 0.9)"
             )
         if self.coverage is not None and self.selection != "facility_location":
             raise ValueError(f"only facility_location reaches a coverage=; selection={self.selection!r} needs keep=")
+        if self.time and self.selection != "facility_location":
+            raise ValueError(f"time= needs selection='facility_location', got {self.selection!r}")
+        if self.per_frame and not self.time:
+            raise ValueError("per_frame= needs time=, the number of frames that a token represents, such as time=2")
         _ = self.scoring
         check_smoothing(self.smoothing, self.sigma)
 
@@ -252,7 +266,18 @@ class EADP(BeforeMethod):
         picks: OrderedPicks | FacilityLocationResult
         covered: FacilityLocationResult | None = None
         solver: dict[str, Any] = {"backend": self.backend, "matrix_limit": self.matrix_limit}
-        if self.coverage is not None:
+        if self.time and tokens.is_clip:
+            picks = covered = facility_location_over_time(
+                rows,
+                weights,
+                len(tokens.grids),
+                self.time,
+                limit,
+                self.coverage,
+                per_frame=self.per_frame,
+                matrix_limit=self.matrix_limit,
+            )
+        elif self.coverage is not None:
             picks = covered = facility_location_by_coverage(rows, weights, blocks, self.coverage, limit, **solver)
         else:
             quotas = self._quotas(tokens, weights, cast(int, limit))
@@ -297,9 +322,11 @@ class EADP(BeforeMethod):
     def _smooth(self, tokens: VisualTokens, score: Tensor) -> Tensor:
         if self.scope == "pool" and len(tokens.grids) > 1:
             return score
+        if self.smoothing_grid == "own":
+            return smooth_maps(score, tokens.grids, self.smoothing, self.sigma)
         parts = []
         for block, (rows, columns) in zip(tokens.blocks, tokens.grids, strict=True):
-            maps = [(rows, columns)] if self.smoothing_grid == "own" else guess_grids(rows * columns)
+            maps = guess_grids(rows * columns)
             parts.append(smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block])
         return torch.cat(parts)
 
@@ -317,4 +344,4 @@ def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quota
     return OrderedPicks(order, weights[order])
 
 
-_SELECTORS = {"topk": _pick_heaviest, "dpp": dpp_by_quota}
+_SELECTORS: dict[str, Callable[..., OrderedPicks]] = {"topk": _pick_heaviest, "dpp": dpp_by_quota}

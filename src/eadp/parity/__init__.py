@@ -31,6 +31,12 @@ TITLES = {
     "trim": "TRIM",
     "fastv": "FastV",
     "pyramiddrop": "PyramidDrop",
+    "evs": "EVS",
+    "vidcom2": "VidCom2",
+    "vcast": "V-CAST",
+    "fastvid": "FastVID",
+    "flashvid": "FlashVID",
+    "holitom": "HoliTom",
 }
 """Title in tables of each folder of vectors that can be replayed."""
 

@@ -88,7 +88,8 @@ def attach(
         positions: "keep": kept tokens keep their positions and coordinates. "renumber": positions have no gaps, inside
             the language model too. Default: what the model's configuration says (`eadp_positions`), or else what the
             method's release does.
-        budget_over: "image": one budget per image or clip. "prompt": one budget for all images of a prompt.
+        budget_over: "image": one budget per image or clip. "prompt": one budget for all images of a prompt. Methods
+            that compare frames then take images of one size for the frames of a clip.
         newlines: Which newline tokens stay: "none", those of "kept rows", or "all". Default: as in the method's
             release. They are not counted in `keep`; `Selection.tokens_sent` counts them.
         unpad: False keeps the padding that LLaVA-NeXT crops away, in the model and in the processor, so that every crop

@@ -71,8 +71,8 @@ def draw_figure(comparison: Comparison) -> Image.Image:
 def coverages(comparison: Comparison) -> list[float | None]:
     """Return the coverage of each method.
 
-    It is the coverage that the method reports, or else F(kept tokens) / F(all tokens) with EADP's weights; None if
-    these weights are unknown.
+    It is the coverage that the method reports, or else that of its kept tokens with EADP's weights; None if these
+    weights are unknown.
     """
     return [
         replay.coverage[-1].item()
@@ -154,6 +154,8 @@ def _draw_method_column(
 ) -> int:
     """Draw the map of a method, its kept tokens, its answer and its coverage."""
     subtitle = f"{len(result.selection)} of {result.selection.total} tokens"
+    if result.selection.newlines:
+        subtitle += f", {result.selection.tokens_sent} sent"
     y = _draw_heading(styles, left, y, width, result.name, subtitle)
     heatmap, kept_panel = result.heatmap, draw_kept_panel(comparison, result, width)
     if heatmap is None:
