@@ -55,7 +55,7 @@ def live_tensors() -> tuple[int, int]:
 def everything(model: nn.Module) -> list[Any]:
     """What pruning could leave on a model: each attribute by its identity, and the numbers of the hooks."""
     return [
-        {name: list(value) if "hooks" in name and value else id(value) for name, value in vars(each).items()}
+        {name: list(value) if name.endswith("_hooks") else id(value) for name, value in vars(each).items()}
         for each in model.modules()
     ]
 
@@ -77,7 +77,7 @@ class Soak:
         self.prefills = 0
 
     def step(self) -> None:
-        steps: list[Callable[[], None]] = [self.forward, self.generate, self.forward, self.fail, self.fail_in_method]
+        steps: list[Callable[[], None]] = [*[self.forward] * 4, self.generate, self.fail, self.fail_in_method]
         self.random.choice([self.attach, self.attach, self.detach, self.change, self.forward_using, *steps])()
 
     def attach(self) -> None:
@@ -103,7 +103,8 @@ class Soak:
         self.run()
 
     def generate(self) -> None:
-        self.run(lambda **inputs: self.model.generate(**inputs, max_new_tokens=2, num_beams=self.random.choice([1, 2])))
+        beams = self.random.choice([1, 1, 2])
+        self.run(lambda **inputs: self.model.generate(**inputs, max_new_tokens=2, num_beams=beams))
 
     def forward_using(self) -> None:
         if self.pruned is not None:
