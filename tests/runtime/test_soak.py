@@ -12,7 +12,7 @@ import torch
 from helpers import tiny
 from helpers.simple_methods import EverySecond, Guide, Nearest, Ragged
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import eadp
 from eadp.core import Selection, VisualTokens
@@ -138,7 +138,7 @@ def test_thousands_of_prefills_leave_the_model_and_the_memory_as_they_were() -> 
     soak = Soak(seed=0)
     model, inputs = soak.model, soak.inputs[2]
     stock, weights = model(**inputs).logits, {name: weight.clone() for name, weight in model.state_dict().items()}
-    state, registered, measured = everything(model), set(AttentionInterface()), []
+    state, registered, measured = everything(model), set(ALL_ATTENTION_FUNCTIONS), []
     for quarter in range(1, 5):
         while soak.prefills < quarter * PREFILLS // 4:
             soak.step()
@@ -148,6 +148,6 @@ def test_thousands_of_prefills_leave_the_model_and_the_memory_as_they_were() -> 
         measured.append(live_tensors())
     assert measured[1:] == measured[:1] * 3
     assert everything(model) == state
-    assert set(AttentionInterface()) == registered
+    assert set(ALL_ATTENTION_FUNCTIONS) == registered
     assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
     assert torch.equal(model(**inputs).logits, stock)
