@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 import eadp.runtime.requirements  # noqa: F401 (before anything of transformers)
 from eadp.compat import forget_compiled_code
@@ -136,6 +135,8 @@ def detach(model: nn.Module) -> None:
 
 def _without_wrappers(model: nn.Module, base: nn.Module) -> nn.Module:
     """The transformers model around a base model, inside of DDP, PEFT and the like."""
+    from transformers import PreTrainedModel
+
     models = (module for module in model.modules() if isinstance(module, PreTrainedModel))
     return next((module for module in models if any(part is base for part in module.modules())), base)
 
@@ -229,7 +230,6 @@ class Pruned:
         self._processor = processor
         self._unpad = unpad
         self._attachment = attachment_of(adapter.base)
-        self._session: object | None = None
         self._hooks = Hooks()
         self._pruning = self._make_pruning()
         self._results = ThreadResults()
@@ -251,7 +251,7 @@ class Pruned:
                 self._hooks.undo()
                 raise
             forget_compiled_code()
-            self._attachment.session = self._session = object()
+            self._attachment.session = self._pruning.session
 
     def _make_pruning(self) -> Pruning:
         return Pruning(
@@ -268,7 +268,7 @@ class Pruned:
     @property
     def attached(self) -> bool:
         """Whether the model is being pruned through this handle."""
-        return self._session is not None and self._attachment.session is self._session
+        return self._pruning.is_active
 
     @property
     def settings(self) -> Settings:
