@@ -192,8 +192,8 @@ def test_wrong_settings_get_status_400_and_a_message(
     assert server.healthy()
 
 
-def test_other_processor_arguments_get_status_400(server: Server, asked: list[Sample]) -> None:
-    body = request(asked[0].image, asked[0].question)
+def test_other_processor_arguments_get_status_400(server: Server, questions: list[Sample]) -> None:
+    body = request(questions[0].image, questions[0].question)
     body["extra_body"]["mm_processor_kwargs"] = {"do_resize": False}
     with pytest.raises(openai.BadRequestError, match="not do_resize"):
         server.client.chat.completions.create(**body)

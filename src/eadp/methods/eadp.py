@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
@@ -347,4 +347,4 @@ def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quota
     return OrderedPicks(order, weights[order])
 
 
-_SELECTORS = {"topk": _pick_heaviest, "dpp": dpp_by_quota}
+_SELECTORS: dict[str, Callable[..., OrderedPicks]] = {"topk": _pick_heaviest, "dpp": dpp_by_quota}
