@@ -27,9 +27,11 @@ def exact(name: str) -> dict[str, bool]:
 
 
 def pruning(family: str, name: str, keep: float) -> eadp.Pruned:
-    guide = (
-        Guide("tower" if family.startswith("llava") else "language") if "text" in get_method_class(name).needs else None
-    )
+    needs, guide = get_method_class(name).needs, None
+    if "text" in needs:
+        guide = Guide("tower" if family.startswith("llava") else "language")
+    elif "word_embeddings" in needs:
+        guide = Guide("language")
     return eadp.attach(tiny.model(family), method=name, keep=keep, guide=guide, question="Which one?", **exact(name))
 
 

@@ -18,7 +18,8 @@ CHUNK = 96
 LARGE_CHUNK = 544
 """The same for LLaVA-OneVision. vLLM rejects an image that has more tokens than a chunk and than its estimate of the
 largest image, and this estimate is wrong for the crops of the tiny model."""
-OWN = {"prumerge": {"layer": -2}, "trim": {"exact": True}, "hiprune": {"exact": True}}
+EXACT = {"exact": True}
+OWN = {"prumerge": {"layer": -2}, "trim": EXACT, "hiprune": EXACT, "mmtok": EXACT, "scope": EXACT}
 """Required settings of methods: the last layer of most towers is not run, and a server keeps an exact count."""
 BUDGETS = {"full": 1.0, "half": 0.5, "eighth": 0.125}
 
@@ -138,7 +139,7 @@ def test_positions_and_newlines_of_a_request(pair: Pair) -> None:
 def test_methods_that_use_the_attention_of_the_tower(pair: Pair) -> None:
     """Several methods on the same images in one batch do not mix up the attention of the tower."""
     by_attention = [name for name in pair.available_methods if "vision_attention" in get_method_class(name).needs]
-    assert set(by_attention) == {"visionzip", "hiprune", "prumerge"}
+    assert set(by_attention) == {"visionzip", "hiprune", "prumerge", "scope", "vispruner"}
     images = (pair.wide(17), random_image(18, 40, 104))
 
     def asked(method: str) -> list[Ask]:

@@ -24,6 +24,7 @@ Where to find the equations of the EADP paper:
 from eadp.core import trace
 from eadp.core.blocks import facility_location_by_coverage, facility_location_by_quota
 from eadp.core.cells import even_cells, largest_grid, regular_cells
+from eadp.core.coverage import greedy_coverage
 from eadp.core.density import density_peaks
 from eadp.core.diversity import OrderedPicks, dpp, dpp_by_quota, max_min, max_min_by_quota
 from eadp.core.facility import FacilityLocationResult, facility_location
@@ -79,6 +80,7 @@ __all__ = [
     "facility_location",
     "facility_location_by_coverage",
     "facility_location_by_quota",
+    "greedy_coverage",
     "largest_grid",
     "max_min",
     "max_min_by_quota",

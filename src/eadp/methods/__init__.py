@@ -10,20 +10,24 @@ from eadp.methods.eadp import EADP
 from eadp.methods.fastv import FastV
 from eadp.methods.hiprune import HiPrune
 from eadp.methods.inside import InsideMethod
+from eadp.methods.mmtok import MMTok
 from eadp.methods.no_pruning import NoPruning
 from eadp.methods.pool import Pool
 from eadp.methods.prumerge import PruMerge
 from eadp.methods.pyramiddrop import PyramidDrop
 from eadp.methods.random import Random
+from eadp.methods.scope import SCOPE
 from eadp.methods.sparsevlm import SparseVLM
 from eadp.methods.topk import TopK
 from eadp.methods.trim import TRIM
 from eadp.methods.uniform import Uniform
 from eadp.methods.visionzip import VisionZip
+from eadp.methods.vispruner import VisPruner
 
 __all__ = [
     "DART",
     "EADP",
+    "SCOPE",
     "TRIM",
     "BeforeMethod",
     "CDPruner",
@@ -32,6 +36,7 @@ __all__ = [
     "FastV",
     "HiPrune",
     "InsideMethod",
+    "MMTok",
     "Method",
     "NoPruning",
     "Pool",
@@ -41,6 +46,7 @@ __all__ = [
     "SparseVLM",
     "TopK",
     "Uniform",
+    "VisPruner",
     "VisionZip",
     "get_method",
     "get_method_class",

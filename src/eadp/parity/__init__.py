@@ -31,6 +31,9 @@ TITLES = {
     "trim": "TRIM",
     "fastv": "FastV",
     "pyramiddrop": "PyramidDrop",
+    "mmtok": "MMTok",
+    "scope": "SCOPE",
+    "vispruner": "VisPruner",
 }
 """Title in tables of each folder of vectors that can be replayed."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Question = str | Callable[[Tensor], str]
 
-GATHERED = {"text", "vision_attention", "tower_rows", "pixels"}
+GATHERED = {"text", "word_embeddings", "vision_attention", "tower_rows", "tower_features", "pixels", "padding"}
 """What a method that prunes before the language model may need."""
 
 
@@ -63,6 +63,7 @@ def attach(
         coverage: The coverage that the kept tokens must reach, for methods that have this setting.
         preset: A named set of the method's settings for this model: "paper" or "published" of EADP.
         guide: Brings text to the visual tokens; or the checkpoint (name or path) of the text encoder to use for it.
+            A method that needs word embeddings uses it only if it compares in the language model's space.
         question: The question of the prompts, or a function that reads it from the ids of a prompt. Default: the text
             of the last user turn.
         positions: "keep": kept tokens keep their positions and coordinates. "renumber": positions have no gaps, inside
@@ -97,7 +98,7 @@ def attach(
         raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
     if MARK in vars(adapter.base):
         raise RuntimeError("this model is already being pruned; detach it first")
-    text = _resolve_guide(model, processor, guide, before) if before is not None and "text" in before.needs else None
+    text = None if before is None else _resolve_guide(model, processor, guide, before)
     return Pruned(model, adapter, before, inside, text, processor, question, positions, budget_over, newlines, unpad)
 
 
@@ -125,7 +126,7 @@ def _resolve_methods(
         if isinstance(method, InsideMethod):
             return None, method
         if isinstance(method, BeforeMethod):
-            return method, None
+            return method.for_family(family), None
         raise TypeError(f"a method is a BeforeMethod or an InsideMethod, which {type(method).__name__} is not")
     if preset is not None:
         raise TypeError("a preset is for one method named by its name, not for a list of methods")
@@ -136,7 +137,7 @@ def _resolve_methods(
             "a list of methods is one that prunes before the language model and one that prunes inside it, "
             f"such as [EADP(keep=128), PyramidDrop()]; got {[each.name for each in method]}"
         )
-    return method[0], method[1]
+    return method[0].for_family(family), method[1]
 
 
 def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str | None, family: str) -> Method:
@@ -147,14 +148,21 @@ def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str 
     return method.with_settings(**settings)
 
 
-def _resolve_guide(model: nn.Module, processor: Any, guide: Guide | str | None, method: Method) -> Guide:
-    if guide is not None and not isinstance(guide, str):
+def _resolve_guide(model: Any, processor: Any, guide: Guide | str | None, method: Method) -> Guide | None:
+    """Return the guide of a method; None if the method reads no text."""
+    from eadp.models.guides import EmbeddingGuide, guide_for
+
+    by_words = "word_embeddings" in method.needs
+    if not by_words and "text" not in method.needs:
+        return None
+    if guide is not None and not isinstance(guide, str) and (not by_words or guide.space == "language"):
         return guide
     if processor is None:
-        raise ValueError(f"{method.name} reads the question: give attach the processor, or a guide")
-    from eadp.models.guides import guide_for
-
-    return guide_for(model, processor, checkpoint=guide)
+        kind = "a guide from the language model's embeddings" if by_words else "a guide"
+        raise ValueError(f"{method.name} reads the question: give attach the processor, or {kind}")
+    if by_words:
+        return EmbeddingGuide(model.get_input_embeddings(), processor)
+    return guide_for(model, processor, guide if isinstance(guide, str) else None)
 
 
 class Pruned:

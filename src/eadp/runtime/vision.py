@@ -145,7 +145,13 @@ def encoded_images(
         with torch.enable_grad():
             rows = adapter.tower_rows(call, output, layouts)
         images = [replace(image, tower_rows=each) for image, each in zip(images, rows, strict=True)]
-    if call.pixels is not None:
+    if "tower_features" in method.needs:
+        features = adapter.geometry.tokens_from_cells(call, layouts, adapter.tower_cells(call, output), adapter.arrange)
+        images = [replace(image, tower_features=each) for image, each in zip(images, features, strict=True)]
+    if "padding" in method.needs:
+        padding = adapter.geometry.padding(call, layouts)
+        images = [replace(image, padding=each) for image, each in zip(images, padding, strict=True)]
+    if "pixels" in method.needs:
         pixels = adapter.geometry.block_pixels(call, layouts)
         images = [
             replace(image, pixels=BlockPixels(call, blocks)) for image, blocks in zip(images, pixels, strict=True)
@@ -225,6 +231,12 @@ def join_tower_rows(images: Sequence[EncodedImage]) -> TowerRows | None:
     classes = [tower.cls for tower in towers if tower.cls is not None]
     with torch.enable_grad():
         return TowerRows(torch.cat([tower.rows for tower in towers]), torch.cat(classes) if classes else None)
+
+
+def join_per_token(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Join what is known per token of images that share a budget; None unless it is known for all of them."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known and len(known) == len(parts) else None
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,8 @@ class VisionCapture:
             attention = AttentionRecorder(self.adapter, self.method)
             attention.install(hooks)
             recording = attention.recording
-        recorder = VisionCallRecorder(self._report, recording, keep_pixels="pixels" in self.method.needs)
+        needs_pixels = "pixels" in self.method.needs or "padding" in self.method.needs
+        recorder = VisionCallRecorder(self._report, recording, needs_pixels)
         for modality in self.adapter.geometry.modalities:
             name = f"get_{modality}_features"
             hooks.override(base, name, recorder.wrap(getattr(base, name), modality))

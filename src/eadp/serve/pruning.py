@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from vllm.logger import init_logger
+from vllm.tokenizers import cached_tokenizer_from_config
 
 from eadp.methods import Uniform
+from eadp.models.guides import EmbeddingGuide
 from eadp.runtime.choose import Chooser, GroupSelection, kept_slots
 from eadp.serve.features import EncodedFeatures, FeatureCache, FeatureKey
 from eadp.serve.metrics import Metrics
@@ -37,6 +39,7 @@ class PruningModel(VllmBase):
         eadp_features: The cache of unpruned features.
         eadp_metrics: The metrics of this worker.
         eadp_guide: The text encoder that guides the selection; None if the server was started without one.
+        eadp_word_guide: The guide of methods that read the question as input embeddings of the language model.
         eadp_max_batch_tokens: The number of tokens that the vision tower may encode at once.
         eadp_model_config: vLLM's configuration of the model.
     """
@@ -50,6 +53,7 @@ class PruningModel(VllmBase):
         self.eadp_features = FeatureCache(self.eadp_settings.cache_mib << 20)
         self.eadp_metrics = Metrics()
         self.eadp_guide: Any = None
+        self.eadp_word_guide: Any = None
         self.eadp_max_batch_tokens = vllm_config.scheduler_config.max_num_batched_tokens
         self.eadp_model_config = vllm_config.model_config
 
@@ -69,13 +73,15 @@ class PruningModel(VllmBase):
         """Return the number of tokens that the vision tower computes for an image or clip."""
 
     @abstractmethod
-    def encode_items(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[EncodedFeatures]:
+    def encode_items(
+        self, items: Sequence[Item], layers: Sequence[int], outputs: Sequence[str]
+    ) -> list[EncodedFeatures]:
         """Run the vision tower and the projector.
 
         Args:
             items: The images or clips.
             layers: The layers of the vision tower whose attention is recorded.
-            tower_rows: Whether to return the tokens before the projector too.
+            outputs: Which of `SERVED_OUTPUTS` to return too.
 
         Returns:
             The unpruned features of each item.
@@ -85,6 +91,11 @@ class PruningModel(VllmBase):
     @abstractmethod
     def vision(self) -> ServedVision:
         """The geometry of the family, with the projector of this model."""
+
+    def build_word_guide(self) -> EmbeddingGuide:
+        """Build the guide from the language model's input embeddings, once the weights are loaded."""
+        tokenizer = cached_tokenizer_from_config(self.eadp_model_config)
+        return EmbeddingGuide(self.language_model.model.embed_tokens, tokenizer)
 
     def prepare_for_engine(self, encoded: EncodedFeatures, slots: Tensor, rows: Tensor) -> Tensor:
         """Bring the kept rows into the form that the engine expects. By default they stay as they are.
@@ -107,7 +118,7 @@ class PruningModel(VllmBase):
         requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST_FIELD[modality])]
         media_keys = [bytes(data.tolist()) for data in kwargs.pop(MEDIA_KEY_FIELD[modality])]
         keys = [
-            (media_key, self.eadp_settings.attention_layers(request.method), request.merges_before_projector)
+            (media_key, self.eadp_settings.attention_layers(request.method), request.outputs)
             for media_key, request in zip(media_keys, requests, strict=True)
         ]
         features = self._encode_with_cache(self.split_batch(kwargs), keys)
@@ -119,8 +130,8 @@ class PruningModel(VllmBase):
         found = {key: encoded for key in keys if (encoded := self.eadp_features.get(key)) is not None}
         missing = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
         for batch in self._batches(missing):
-            _, layers, tower_rows = batch[0]
-            features = self.encode_items([missing[key] for key in batch], layers, tower_rows)
+            _, layers, outputs = batch[0]
+            features = self.encode_items([missing[key] for key in batch], layers, outputs)
             for key, encoded in zip(batch, features, strict=True):
                 found[key] = encoded
                 self.eadp_features.put(key, encoded)
@@ -151,7 +162,9 @@ class PruningModel(VllmBase):
             return self.prepare_for_engine(encoded, torch.arange(layout.length), encoded.rows)
         expected = request.count_sent(total, len(layout.newline_slots), layout.layout is not None)
         start = time.perf_counter()
-        guide = self.eadp_guide if request.reads_question else None
+        guide = None
+        if request.reads_question:
+            guide = self.eadp_word_guide if request.reads_word_embeddings else self.eadp_guide
         chooser = Chooser(method, guide, self.vision, newlines=request.newlines)
         chosen = self._select(chooser, encoded, request.question, expected)
         selection, rows, slots, width = chosen.selection, encoded.rows, layout.slots, encoded.width
