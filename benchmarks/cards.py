@@ -20,6 +20,7 @@ import common
 
 from eadp import paper, parity
 from eadp.methods import InsideMethod, Method, NoPruning, get_method_class, list_methods
+from eadp.methods.settings import describe, setting_types
 from eadp.utils.tables import NOTHING, format_markdown
 
 PAGES = common.ROOT / "docs" / "methods"
@@ -183,13 +184,13 @@ def prose(method: type[Method]) -> list[str]:
 
 
 def settings(method: type[Method]) -> str:
-    documented = field_docs(method)
+    documented, types = field_docs(method), setting_types(method)
     rows = []
     for each in sorted(dataclasses.fields(method), key=lambda each: each.name not in ("keep", "coverage")):
-        kind = str(each.type).replace(" | ", "` or `")
+        kind = describe(types[each.name])
         default = "required" if each.default is dataclasses.MISSING else f"`{each.default!r}`"
-        rows.append([f"`{each.name}`", f"`{kind}`", default, documented.get(each.name, "")])
-    return format_markdown(["setting", "type", "default", "meaning"], rows)
+        rows.append([f"`{each.name}`", kind, default, documented.get(each.name, "")])
+    return format_markdown(["setting", "values", "default", "meaning"], rows)
 
 
 def field_docs(method: type[Method]) -> dict[str, str]:

@@ -5,7 +5,7 @@ time on one thread: see benchmarks/README.md.
 
     python benchmarks/prefill.py                                  # LLaVA-OneVision-0.5B, 1,458 visual tokens
     python benchmarks/prefill.py --layers 6                       # a quarter of its layers
-    python benchmarks/prefill.py --model random:tiny --rounds 2   # a quick check
+    python benchmarks/prefill.py --model random:tiny-llava --rounds 2   # a quick check
 """
 
 from __future__ import annotations

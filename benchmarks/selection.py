@@ -220,7 +220,7 @@ def main(quick: bool = False, repeats: int = 7, large_only: bool = typer.Option(
     draw_plot(rows)
     path = common.save(
         "selection",
-        {"cases": rows, "targets": [dict(zip(("what", "asked", "reached"), r, strict=True)) for r in reached]},
+        {"cases": rows, "targets": [dict(zip(("figure", "target", "reached"), r, strict=True)) for r in reached]},
     )
     note = (
         "Medians of interleaved runs in CPU time, one thread of a shared machine; no GPU was measured. "

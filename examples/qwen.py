@@ -12,7 +12,7 @@ from eadp.loading import load_guide, load_model
 
 BUDGETS = {
     "a quarter of the tokens of each image": {"keep": 0.25},
-    "as many tokens as cover 90 % of both images": {"coverage": 0.9, "budget_over": "prompt"},
+    "as few tokens as reach a coverage of 0.9 over both images": {"coverage": 0.9, "budget_over": "prompt"},
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,10 +105,26 @@ class Stage:
         self.name, self.modules, self.steps = name, modules, steps
         self.optimizer = Optimizer(list(modules.values()), lr, steps)
         self.file = folder / f"{name}.safetensors"
+        self.curve = folder / f"{name}.curve.jsonl"
 
-    def run(self, progress: Progress, step: Callable[[int], dict[str, Tensor]], every: int = 100) -> None:
-        """Train until the last step, and save a checkpoint every `every` steps."""
+    def run(
+        self,
+        progress: Progress,
+        step: Callable[[int], dict[str, Tensor]],
+        every: int = 100,
+        measure: Callable[[], dict[str, float]] | None = None,
+    ) -> None:
+        """Train until the last step.
+
+        Args:
+            progress: Where to show the progress.
+            step: Takes the number of a step and returns its losses. The one named "right" is shown, but not minimised.
+            every: Save a checkpoint after this many steps.
+            measure: Measures the modules on validation data. The first worker calls it at every checkpoint, and
+                appends a line with the losses, the measures and the CPU time of this worker to the learning curve.
+        """
         start = self.load_checkpoint()
+        before = time.process_time()
         task = progress.add_task(self.name, total=self.steps, completed=start)
         sums: dict[str, float] = {}
         for number in range(start, self.steps):
@@ -119,7 +137,15 @@ class Stage:
             progress.update(task, advance=1, description=f"{self.name}: {shown}")
             if distributed.rank() == 0 and ((number + 1) % every == 0 or number + 1 == self.steps):
                 self._save(number + 1)
-                progress.console.print(f"{self.name} {number + 1}/{self.steps}  {shown}")
+                measures = {} if measure is None else measure()
+                found = "".join(f"  {name} {value:.1f}" for name, value in measures.items())
+                progress.console.print(f"{self.name} {number + 1}/{self.steps}  {shown}{found}")
+                if measure is not None:
+                    spent = round(time.process_time() - before, 1)
+                    losses_shown = {f"loss_{name}": round(value, 4) for name, value in sums.items()}
+                    line = {"step": number + 1, "cpu_seconds": spent, **losses_shown, **measures}
+                    with self.curve.open("a") as curve:
+                        curve.write(json.dumps(line) + "\n")
 
     def _save(self, done: int) -> None:
         tensors = {

@@ -55,6 +55,7 @@ __all__ = [
     "create_layer_mask",
     "get_anyres_image_grid_shape",
     "get_vision_window_index",
+    "import_name",
     "installed_version",
     "mask_width",
     "max_length",
@@ -132,15 +133,29 @@ _NAMES = {
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _NAMES[name]
+    package = _NAMES[name].partition(".")[0]
+    tested = f"; eadp was tested with transformers {TRANSFORMERS_FLOOR} to {TRANSFORMERS_TESTED}"
+    return import_name(
+        _NAMES[name], name, f"{package} {installed_version(package)}", tested if package == "transformers" else ""
+    )
+
+
+def import_name(module: str, name: str, installed: str, tested: str = "") -> Any:
+    """Import a name from a module of another package.
+
+    Args:
+        module: The module.
+        name: The name in it.
+        installed: The installed package with its version, as the subject of the error message.
+        tested: The end of the error message: which versions were tested.
+
+    Raises:
+        ImportError: If the module or the name does not exist.
+    """
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        package = module.partition(".")[0]
-        tested = f"; eadp was tested with transformers {TRANSFORMERS_FLOOR} to {TRANSFORMERS_TESTED}"
-        raise ImportError(
-            f"{package} {installed_version(package)} has no {name} in {module}{tested if package != 'torch' else ''}"
-        ) from error
+        raise ImportError(f"{installed} has no {name} in {module}{tested}") from error
 
 
 # Key-value caches. `eadp.runtime.cache_map` overrides methods of Cache: get_query_offset (transformers 5.14), crop with
@@ -202,7 +217,7 @@ def create_layer_mask(
     Args:
         config: The configuration of the language model.
         states: The layer's input, B×P×d.
-        valid: Which columns are no padding, B×(held + P); None if none is padding.
+        valid: Which columns are not padding, B×(held + P); None if none is padding.
         cache: The cache of the call.
         layer: The number of the layer.
         sliding: Whether the layer attends only within a sliding window.

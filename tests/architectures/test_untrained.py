@@ -20,7 +20,7 @@ TOKENS = {
     "llava-onevision-0.5b": 5 * 729 + 54,
     "qwen2.5-vl-3b": 1296,
     "qwen3-vl-8b": 1024,
-    "tiny": 576,
+    "tiny-llava": 576,
     "tiny-llava-next": 5 * 576 + 48,
     "tiny-llava-onevision": 5 * 729 + 54,
     "tiny-qwen3-vl": 1024,
@@ -39,10 +39,10 @@ def test_an_image_has_as_many_tokens_as_in_the_paper(name):
 
 
 def test_tiny_has_a_guide_of_its_own_width():
-    model, processor = load_model("random:tiny")
-    guide = load_guide("random:tiny", model, processor)
+    model, processor = load_model("random:tiny-llava")
+    guide = load_guide("random:tiny-llava", model, processor)
     assert (model.dtype, guide.encode("What is it?").tokens.shape[1]) == (torch.float32, 64)
-    assert load_model("random:tiny", dtype="bfloat16", layers=2)[0].dtype == torch.bfloat16
+    assert load_model("random:tiny-llava", dtype="bfloat16", layers=2)[0].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("name", ["tiny-llava-next", "tiny-llava-onevision", "tiny-qwen3-vl"])
@@ -99,8 +99,8 @@ def test_a_model_that_does_not_fit_is_an_error_before_it_is_allocated(monkeypatc
     ("name", "options", "message"),
     [
         ("random:llava-9", {}, "there are random:llava-1.5-7b"),
-        ("random:tiny", {"layers": 9}, "from 1 to 4"),
-        ("random:tiny", {"dtype": "int8"}, "known: float32"),
+        ("random:tiny-llava", {"layers": 9}, "from 1 to 4"),
+        ("random:tiny-llava", {"dtype": "int8"}, "known: float32"),
         ("pocket", {"layers": 2}, "only a random:"),
         ("pocket", {"device": "toaster"}, "give cpu, cuda"),
     ],

@@ -1,7 +1,6 @@
 """Facility location: picks, the bound on the optimum, coverage targets, and agreement of all solvers."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -87,9 +86,9 @@ def test_budget_is_exact_coverage_grows_and_gains_fall(n, seed, data):
     found = core.facility_location(sim, w, k)
     assert len(set(found.indices.tolist())) == k
     assert (found.gains.diff() <= 1e-12).all()
-    share = oracle.objective(sim.numpy(), w.numpy(), found.indices.tolist()) / w.sum().item()
-    assert found.coverage == pytest.approx(share, abs=1e-5)
+    assert found.coverage == pytest.approx(oracle.coverage(sim, w, found.indices.tolist()), abs=1e-5)
     assert core.facility_location(sim, w, min(n, k + 1)).coverage >= found.coverage
+    assert core.facility_location(sim, w, 1).coverage == 0
     assert core.facility_location(sim, w, n).coverage == pytest.approx(1)
 
 
@@ -111,17 +110,35 @@ def test_the_bound_holds_against_every_subset(backend, seed):
         found = core.facility_location(
             LazySimilarity.from_features(f) if backend == "rows" else sim, w, k, backend=backend
         )
-        total = w.sum().item()
-        best = max(oracle.objective(sim.numpy(), w.numpy(), c) for c in itertools.combinations(range(11), k)) / total
+        best = max(oracle.coverage(sim, w, c) for c in itertools.combinations(range(11), k))
         assert found.coverage <= best + 1e-6
         assert best <= found.bound + 1e-6
-        assert found.coverage >= (1 - 1 / math.e) * found.bound - 1e-9
+        assert found.coverage >= (1 - (1 - 1 / k) ** (k - 1)) * found.bound - 1e-4
 
 
 def test_the_bound_is_tighter_than_the_general_guarantee():
     sim, w = problem(200, 0)
     found = core.facility_location(sim, w, 40)
     assert found.coverage / found.bound > 0.9
+
+
+@pytest.mark.parametrize("backend", [*SOLVERS, "rows"])
+def test_one_token_covers_an_image_of_equal_tokens(backend):
+    f = torch.ones(9, 4)
+    sim = LazySimilarity.from_features(f) if backend == "rows" else core.token_similarity(f)
+    assert core.facility_location(sim, torch.ones(9), 3, backend=backend).coverage == 1
+    found = core.facility_location(sim, torch.ones(9), coverage=1.0, backend=backend)
+    assert (found.indices.tolist(), found.coverage, found.bound) == ([0], 1, 1)
+
+
+def test_coverage_does_not_depend_on_an_offset_of_the_similarities():
+    """Similarities in [0.5, 1] cover as much as the same ones stretched to [0, 1]."""
+    sim, w = problem(60, 1)
+    low = sim.min()
+    stretched = core.facility_location((sim - low) / (1 - low), w, 12)
+    found = core.facility_location(sim, w, 12)
+    assert found.indices.tolist() == stretched.indices.tolist()
+    assert found.coverage == pytest.approx(stretched.coverage, abs=1e-5)
 
 
 @pytest.mark.parametrize("backend", [*SOLVERS, "rows"])
@@ -134,7 +151,7 @@ def test_a_coverage_target_keeps_the_fewest_picks_that_reach_it(backend, target)
     assert found.coverage >= target - 1e-5  # a target counts as reached up to rounding
     if len(found.indices) > 1:
         one_fewer = core.facility_location(sim, w, len(found.indices) - 1, backend=backend)
-        assert one_fewer.coverage < target * (1 - 2.0**-20)
+        assert one_fewer.coverage < target
         assert one_fewer.indices.tolist() == found.indices[:-1].tolist()
 
 

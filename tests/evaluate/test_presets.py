@@ -174,7 +174,7 @@ def test_presets_can_be_swept_and_used_in_a_sweep() -> None:
 def test_bench_has_a_row_per_preset(tmp_path: Path, made: list[tuple[str, str]]) -> None:
     outcomes = [{"method": "eadp", "options": {"preset": "published"}, "mean_tokens": 64.0, "accuracy": 0.5}]
     (tmp_path / "results.json").write_text(json.dumps({"outcomes": outcomes}))
-    given = ("--model", "random:tiny", "--methods", "eadp,eadp:published", "--keep", 64, "--samples", 1)
+    given = ("--model", "random:tiny-llava", "--methods", "eadp,eadp:published", "--keep", 64, "--samples", 1)
     result, output = run(
         *("bench", *given, "--warmup", 1, "--new-tokens", 1, "--out", tmp_path),
         *("--accuracy", tmp_path / "results.json"),

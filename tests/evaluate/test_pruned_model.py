@@ -62,13 +62,13 @@ def tiny_model(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_answers_in_a_batch_as_alone_and_counts_tokens(family: str, tiny_model: Any) -> None:
     model = tiny_model(family, method="divprune", keep=4, newlines="none")
-    asked = [ask("where is it?", make_image(40, 60)), ask("what colour?", make_image(70, 30))]
+    conversations = [ask("where is it?", make_image(40, 60)), ask("what colour?", make_image(70, 30))]
     if family != "paligemma":  # its processor needs an image in every prompt
-        asked.append(ask("no image"))
-    together = model.answer(asked, {"max_new_tokens": 3})
-    assert [each.tokens for each in together] == [4, 4, 0][: len(asked)]
+        conversations.append(ask("no image"))
+    together = model.answer(conversations, {"max_new_tokens": 3})
+    assert [each.tokens for each in together] == [4, 4, 0][: len(conversations)]
     assert all(each.tokens_before > 4 and each.batch == 2 for each in together[:2])
-    alone = [model.answer([each], {"max_new_tokens": 3})[0] for each in asked]
+    alone = [model.answer([each], {"max_new_tokens": 3})[0] for each in conversations]
     assert [(each.answer, each.tokens_before) for each in alone] == [
         (each.answer, each.tokens_before) for each in together
     ]
@@ -79,8 +79,8 @@ def test_every_method_answers_on_the_pocket_model(method: str) -> None:
     # With four layers, sparsevlm's own budget is exceeded by the first one; dart adds its pivots to the budget.
     counted = {"sparsevlm": {"budget": "after_prune"}, "dart": {"exact": True}}.get(method, {})
     model = PrunedModel(HarnessSettings.from_arguments(pretrained="pocket", method=method, keep=16, **counted))
-    asked = list(samples("test", 2))
-    answers = model.answer([ask(each.question, each.image) for each in asked])
+    questions = list(samples("test", 2))
+    answers = model.answer([ask(each.question, each.image) for each in questions])
     # Some releases keep a few tokens more or fewer than the budget.
     assert all(8 <= each.tokens <= 24 and each.tokens_before == 256 for each in answers)
     assert all(each.sent == each.tokens <= each.layer_mean <= 256 for each in answers)  # LLaVA has no newlines.
@@ -89,17 +89,17 @@ def test_every_method_answers_on_the_pocket_model(method: str) -> None:
 
 def test_beams_are_not_counted_as_prompts() -> None:
     model = PrunedModel(HarnessSettings.from_arguments(pretrained="pocket", method="uniform", keep=16))
-    asked = [ask(each.question, each.image) for each in samples("test", 3)]
-    assert [each.tokens for each in model.answer(asked, {"num_beams": 2})] == [16] * 3
+    conversations = [ask(each.question, each.image) for each in samples("test", 3)]
+    assert [each.tokens for each in model.answer(conversations, {"num_beams": 2})] == [16] * 3
 
 
 def test_without_a_method_all_tokens_stay() -> None:
-    asked = list(samples("test", 4))
+    questions = list(samples("test", 4))
     answers = PrunedModel(HarnessSettings.from_arguments(pretrained="pocket", method="none")).answer(
-        [ask(each.question, each.image) for each in asked]
+        [ask(each.question, each.image) for each in questions]
     )
     assert [each.tokens for each in answers] == [256] * 4
-    assert sum(each.is_correct(answer.answer) for each, answer in zip(asked, answers, strict=True)) >= 3
+    assert sum(each.is_correct(answer.answer) for each, answer in zip(questions, answers, strict=True)) >= 3
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ SHORT = "Answer the question using a single word or phrase."
 
 
 @pytest.mark.parametrize(
-    ("asked", "guides"),
+    ("question", "shortened"),
     [
         (f"What colour is it?\n{SHORT}", "What colour is it?"),
         (f"Is it red? {SHORT}", "Is it red?"),
@@ -238,8 +238,8 @@ SHORT = "Answer the question using a single word or phrase."
         ("Answer with the option's letter.", "Answer with the option's letter."),
     ],
 )
-def test_request_for_a_short_answer_is_removed(asked: str, guides: str) -> None:
-    assert remove_short_answer_request(asked) == guides
+def test_request_for_a_short_answer_is_removed(question: str, shortened: str) -> None:
+    assert remove_short_answer_request(question) == shortened
 
 
 @pytest.mark.parametrize(("question", "guides"), [("harness", f"what is it?\n{SHORT}"), ("released", "what is it?")])
@@ -299,9 +299,9 @@ def test_answers_in_the_journal_are_not_generated_again(tmp_path: Any) -> None:
     with Journal.open(tmp_path, {}) as journal:
         known = JournaledModel(first, journal).answer(requests(5, {}), batch=2)
     with Journal.open(tmp_path, {}) as journal:
-        asked = JournaledModel(second, journal)
-        assert asked.answer(requests(7, {}), batch=4)[:5] == known
-        assert asked.new_keys == {"task/5", "task/6"}
+        journaled = JournaledModel(second, journal)
+        assert journaled.answer(requests(7, {}), batch=4)[:5] == known
+        assert journaled.new_keys == {"task/5", "task/6"}
     assert (first.batches, second.batches) == ([2, 2, 1], [2])
 
 
@@ -314,8 +314,8 @@ def test_requests_with_other_generation_options_are_answered_separately() -> Non
 
 
 def test_summary_has_settings_tokens_and_times(tmp_path: Any) -> None:
-    asked = JournaledModel(Counting())
-    records = asked.answer(requests(4, {}), batch=2)
+    journaled = JournaledModel(Counting())
+    records = journaled.answer(requests(4, {}), batch=2)
     settings = HarnessSettings.from_arguments(pretrained="pocket", method="pyramiddrop", keep=16, layers="[8,16]")
     summary, lines = write_summary(tmp_path, settings, records, 4, "a harness")
     found = json.loads(summary.read_text())

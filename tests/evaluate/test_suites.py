@@ -100,11 +100,11 @@ def test_failed_benchmark_is_named_and_the_others_continue(working, monkeypatch)
     assert result.exit_code == 1
     assert "failed: eadp 64 on GQA: lmms-eval ended with 3" in output_of(result)
     assert "the disk of task is full" in output_of(result)
-    assert count(working, "asked") == 2 * 2 * fake_lmms_eval.SAMPLES
+    assert count(working, "answered") == 2 * 2 * fake_lmms_eval.SAMPLES
     monkeypatch.delenv("BROKEN")
     result = run(*arguments(working, "--methods", "eadp", "--keep", "64"))
     assert result.exit_code == 0
-    assert count(working, "asked") == 2 * 3 * fake_lmms_eval.SAMPLES
+    assert count(working, "answered") == 2 * 3 * fake_lmms_eval.SAMPLES
 
 
 def test_samples_of_two_methods_can_be_compared(working):
@@ -120,13 +120,13 @@ def test_samples_of_two_methods_can_be_compared(working):
 @pytest.mark.slow
 def test_killed_runs_end_with_the_same_table(working):
     assert run(*arguments(working, out="whole")).exit_code == 0
-    (working / "asked").unlink()
+    (working / "answered").unlink()
     chance = random.Random(1)
     for goal in (3, 60, 120):
         with subprocess.Popen(
             [sys.executable, "-m", "eadp", *arguments(working, out="killed")], stdout=subprocess.DEVNULL
         ) as process:
-            while count(working, "asked") < goal:
+            while count(working, "answered") < goal:
                 assert process.poll() is None
                 time.sleep(0.05)
             refused = run(*arguments(working, out="killed"))
@@ -138,10 +138,10 @@ def test_killed_runs_end_with_the_same_table(working):
     result = run(*arguments(working, out="killed"))
     assert result.exit_code == 0, result.output
     assert (working / "killed" / "table.md").read_bytes() == (working / "whole" / "table.md").read_bytes()
-    asked = (working / "asked").read_text().splitlines()
-    assert len(asked) == len(set(asked))
-    answered = [Journal.read(path.parent)[1] for path in (working / "killed").glob("*/*/journal/manifest.json")]
-    assert sorted(map(len, answered)) == 5 * [fake_lmms_eval.SAMPLES] + 5 * [2 * fake_lmms_eval.SAMPLES]
+    answered = (working / "answered").read_text().splitlines()
+    assert len(answered) == len(set(answered))
+    records = [Journal.read(path.parent)[1] for path in (working / "killed").glob("*/*/journal/manifest.json")]
+    assert sorted(map(len, records)) == 5 * [fake_lmms_eval.SAMPLES] + 5 * [2 * fake_lmms_eval.SAMPLES]
 
 
 def _wait_until_dead(pid):

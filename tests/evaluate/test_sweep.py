@@ -62,7 +62,7 @@ def test_options_of_the_whole_sweep():
         ((), "--over beta=0,0.5,2"),
         (("--over", "beta"), "written beta=0,0.5,2, got 'beta'"),
         (("--over", "betta=1"), "eadp has no setting betta (did you mean beta?); it has"),
-        (("--over", "beta=-1"), "beta must be 0 or more"),
+        (("--over", "beta=-1"), "beta must lie in [0, 1000]"),
         (("--over", "beta=many"), "beta of eadp is a number, 2.0 by default, got 'many'"),
         (("--over", "dispersion=chaos"), "unknown dispersion 'chaos'; known: entropy"),
         (("--over", "beta=1", "--over", "beta=2"), "beta is given twice"),

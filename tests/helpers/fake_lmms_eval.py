@@ -1,7 +1,7 @@
 """A fake Python interpreter with lmms-eval: it answers slowly, keeps a journal, and writes results as lmms-eval does.
 
 With `-c …` it reports that nothing is missing; with `-m lmms_eval …` it runs. It does not import eadp, so it starts
-quickly. It logs its starts in WORKING/starts and every answered sample in WORKING/asked.
+quickly. It logs its starts in WORKING/starts and every answered sample in WORKING/answered.
 """
 
 import fcntl
@@ -60,8 +60,8 @@ def answer(journal, given, model, working):
                 record["answer"] = "yes" if found[task][number] else "no"
                 file.write(json.dumps(record) + "\n")
                 file.flush()
-                with open(working / "asked", "a") as asked:
-                    asked.write(f"{journal} {key}\n")
+                with open(working / "answered", "a") as answered:
+                    answered.write(f"{journal} {key}\n")
     return found
 
 

@@ -29,8 +29,8 @@ def shortened(model: Any, inputs: dict[str, Tensor], keep: Tensor, positions: st
             continue
         names = ("image_sizes", "batch_num_images") if modality == "image" else ()
         names += (f"{modality}_grid_thw",)
-        asked = {name: inputs[name] for name in names if name in inputs}
-        output = getattr(base, f"get_{modality}_features")(inputs[pixels], **asked, return_dict=True)
+        tower_arguments = {name: inputs[name] for name in names if name in inputs}
+        output = getattr(base, f"get_{modality}_features")(inputs[pixels], **tower_arguments, return_dict=True)
         output.pooler_output = _rows(output.pooler_output, here)
         if getattr(output, "deepstack_features", None) is not None:
             output.deepstack_features = [_rows(layer, here) for layer in output.deepstack_features]

@@ -101,6 +101,13 @@ def objective(sim, w, chosen):
     return float(w @ sim[list(chosen)].max(axis=0)) if len(chosen) else 0.0
 
 
+def coverage(sim, w, chosen):
+    """F(Y), scaled so that the best single token has 0 and all tokens have 1."""
+    sim, w = np.asarray(sim, np.float64), np.asarray(w, np.float64)
+    single, full = max(objective(sim, w, [i]) for i in range(len(sim))), objective(sim, w, range(len(sim)))
+    return (objective(sim, w, chosen) - single) / (full - single)
+
+
 def facility_location(sim, w, k):
     """The paper's greedy algorithm by Eq. 14: the picks in order, and their gains."""
     sim, w = np.asarray(sim, np.float64), np.asarray(w, np.float64)

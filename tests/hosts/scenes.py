@@ -27,8 +27,8 @@ class Scene:
 
 
 def yes_or_no(total: int) -> list[Scene]:
-    asked = samples("test", total, ("existence",))
-    return [Scene(number, each.image, each.question, each.answer) for number, each in enumerate(asked)]
+    drawn = samples("test", total, ("existence",))
+    return [Scene(number, each.image, each.question, each.answer) for number, each in enumerate(drawn)]
 
 
 def one_of_four(total: int) -> list[Scene]:

@@ -19,7 +19,7 @@ from eadp.models import adapter_of
 from eadp.models.prompt import build_inputs
 from eadp.utils.images import make_square
 
-TINY, TOKENS = "random:tiny", 576
+TINY, TOKENS = "random:tiny-llava", 576
 
 
 @pytest.fixture(scope="module")

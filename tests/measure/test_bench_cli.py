@@ -25,7 +25,7 @@ def measured(tmp_path_factory):
             {"outcomes": [dict(zip(("method", "mean_tokens", "accuracy"), each, strict=True)) for each in outcomes]}
         )
     )
-    options = ("--model", "random:tiny", "--methods", "eadp,divprune", "--keep", "64,0.5", "--new-tokens", 2)
+    options = ("--model", "random:tiny-llava", "--methods", "eadp,divprune", "--keep", "64,0.5", "--new-tokens", 2)
     result = run("bench", *options, "--samples", 2, "--warmup", 1, "--accuracy", accuracy, "--out", folder)
     return folder, result
 
@@ -79,7 +79,7 @@ def test_the_plot_has_an_accuracy_panel(measured):
 def test_samples_of_the_user_are_measured(tmp_path):
     Image.new("RGB", (40, 30), "blue").save(tmp_path / "a.png")
     (tmp_path / "data.jsonl").write_text(json.dumps({"image": "a.png", "question": "What colour is it?"}))
-    options = ("--model", "random:tiny", "--keep", 32, "--new-tokens", 1, "--out", tmp_path / "out")
+    options = ("--model", "random:tiny-llava", "--keep", 32, "--new-tokens", 1, "--out", tmp_path / "out")
     for data in (("--data", tmp_path / "data.jsonl"), ("--data", tmp_path, "--question", "What is it?")):
         result = run("bench", *options, *data)
         assert result.exit_code == 0, result.output

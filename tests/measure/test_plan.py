@@ -62,8 +62,8 @@ def test_batch_and_context_are_the_largest_that_fit(planner):
 
 @pytest.mark.parametrize("keep", [None, 64])
 def test_the_footprint_agrees_with_a_real_prefill(keep):
-    model, processor = load_model("random:tiny")
-    guide = load_guide("random:tiny", model, processor)
+    model, processor = load_model("random:tiny-llava")
+    guide = load_guide("random:tiny-llava", model, processor)
     [sample] = pocket_samples(1)
     inputs = build_inputs(processor, [make_square(sample.load_image(), 336)], [sample.question])
     caches = []

@@ -88,7 +88,7 @@ def test_divprune() -> None:
 COSINES = (-1.0, -0.8, -0.5, 0.0)
 
 
-def asked(sign: float = -1.0) -> tuple[VisualTokens, TextGuide]:
+def relevant_tokens(sign: float = -1.0) -> tuple[VisualTokens, TextGuide]:
     """Tokens 0 and 1 look alike, tokens 2 and 3 too, at a right angle to them. Their cosines with the question are
     −1, −0.8, −0.5 and 0."""
     aligned = torch.tensor([[c, math.sqrt(1 - c * c)] for c in COSINES]) * torch.tensor([[3.0], [1.0], [2.0], [5.0]])
@@ -102,7 +102,7 @@ def test_cdpruner() -> None:
     token 0.
 
     Given it, token 1 has 0.64 − (0.8)² = 0 left, token 2 still 0.25: token 2, though token 1 is more relevant."""
-    found = get_method("cdpruner", keep=2).select(*asked())
+    found = get_method("cdpruner", keep=2).select(*relevant_tokens())
     assert found.order.tolist() == [0, 2]
     torch.testing.assert_close(found.gains.float(), torch.tensor([1.0, 0.25]), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.scores, torch.tensor([1.0, 0.8, 0.5, 0.0]), rtol=1e-5, atol=1e-5)
@@ -110,19 +110,23 @@ def test_cdpruner() -> None:
 
 def test_cdpruner_weighs_relevance_by_theta() -> None:
     """θ = ½ gives α = ½/(2·½) = ½, so r = 1 becomes e^½ and the first variance e. θ = 0 leaves diversity alone: 1."""
-    assert get_method("cdpruner", keep=1, theta=0.5).select(*asked()).gains.item() == pytest.approx(math.e, rel=1e-5)
-    assert get_method("cdpruner", keep=1, theta=0.0).select(*asked()).gains.item() == pytest.approx(1, rel=1e-5)
+    assert get_method("cdpruner", keep=1, theta=0.5).select(*relevant_tokens()).gains.item() == pytest.approx(
+        math.e, rel=1e-5
+    )
+    assert get_method("cdpruner", keep=1, theta=0.0).select(*relevant_tokens()).gains.item() == pytest.approx(
+        1, rel=1e-5
+    )
     with pytest.raises(ValueError, match=r"theta must lie in \[0, 1\)"):
         get_method("cdpruner", keep=1, theta=1.0)
 
 
 def test_cdpruner_averages_segments_and_takes_the_guides_sign() -> None:
     """A second segment that points the other way: (cos − cos) / 2 = 0 everywhere, a map that says nothing."""
-    tokens, text = asked()
+    tokens, text = relevant_tokens()
     assert isinstance(text.pooled, Tensor)
     neither = get_method("cdpruner", keep=2).select(tokens, TextGuide(None, [text.pooled, -text.pooled]))
     assert neither.scores.tolist() == [1.0] * 4
-    assert get_method("cdpruner", keep=1).select(*asked(sign=+1.0)).indices.tolist() == [3]
+    assert get_method("cdpruner", keep=1).select(*relevant_tokens(sign=+1.0)).indices.tolist() == [3]
 
 
 def dots(*values: float) -> tuple[VisualTokens, TextGuide]:
@@ -186,7 +190,7 @@ def test_outliers() -> None:
 
 
 def test_methods_that_need_the_question_say_so() -> None:
-    tokens, text = asked()
+    tokens, text = relevant_tokens()
     for name in ("cdpruner", "trim"):
         with pytest.raises(ValueError, match=f"{name} needs the question"):
             get_method(name, keep=2).select(tokens)

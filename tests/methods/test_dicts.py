@@ -28,6 +28,22 @@ CHANGED: dict[str, dict[str, Any]] = {
         **{"similarity": "aligned", "selection": "facility_location", "deepstack": False, "backend": "torch"},
         **{"matrix_limit": 1024},
     },
+    "evs": {"keep": 0.25, "exact": True},
+    "fastvid": {
+        **{"keep": 9, "exact": True, "segments": 2, "threshold": 0.8, "context": 0.5, "step": 3, "beta": 0.5},
+        "layer": -2,
+    },
+    "flashvid": {
+        **{"keep": 9, "exact": True, "alpha": 0.5, "threshold": 0.7, "expansion": 1.5, "segments": 4},
+        **{"segment_threshold": 0.8, "selection": "attention", "layer": -2},
+    },
+    "floc": {"keep": 9, "exact": True},
+    "holitom": {
+        **{"keep": 9, "exact": True, "threshold": 0.65, "beta": 0.5, "longest": 8, "order": "position"},
+        "layer": -2,
+    },
+    "vcast": {"keep": 0.25, "exact": True, "temperature": 0.5, "at_least": 2},
+    "vidcom2": {"keep": 0.25, "exact": True, "form": "vllm"},
     "fastv": {"keep": 0.5, "layers": (3, 5), "budget": "layer_mean"},
     "hiprune": {"keep": 9, "alpha": 0.3, "object_layer": 4, "deep_layer": -3, "buffers": "grid", "exact": True},
     "mmtok": {
@@ -107,9 +123,9 @@ def test_dicts_of_no_method(data: dict[str, Any], sentence: str) -> None:
 
 
 def test_a_class_builds_only_its_own() -> None:
-    with pytest.raises(ValueError, match=r"trim is no EADP; Method\.from_dict builds any method"):
+    with pytest.raises(ValueError, match=r"trim is not a subclass of EADP; Method\.from_dict builds any method"):
         eadp.EADP.from_dict({"method": "trim"})
-    with pytest.raises(ValueError, match="fastv is no BeforeMethod"):
+    with pytest.raises(ValueError, match="fastv is not a subclass of BeforeMethod"):
         eadp.BeforeMethod.from_dict({"method": "fastv", "keep": 2})
 
 

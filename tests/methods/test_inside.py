@@ -374,7 +374,7 @@ def test_layers_scale_with_depth() -> None:
         (lambda: SparseVLM(keep=4, layers=(2,)), "three cuts"),
         (lambda: SparseVLM(keep=4, recycle=2), r"recycle must lie in \[0, 1\]"),
         (lambda: SparseVLM(keep=4, table=(3, 2, 1)), "either keep or a table"),
-        (lambda: SparseVLM(table=(3, 2)), "three counts"),
+        (lambda: SparseVLM(table=(3, 2)), "table must have 3 values"),
         (lambda: SparseVLM(table=(3, 2, 0)), "at least 1"),
         (lambda: SparseVLM().cuts(576, 32), "sparsevlm needs keep="),
         (lambda: DART(keep=4, visual_pivots=0, text_pivots=0), "greater than 0"),

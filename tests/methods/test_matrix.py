@@ -10,7 +10,7 @@ from helpers import tiny
 from helpers.manual_pruning import answers
 from helpers.methods import BEFORE
 from helpers.prompts import CLIPS, IMAGES, Sizes, every_prompt
-from helpers.simple_methods import Guide
+from helpers.simple_methods import guide_of
 from torch import Tensor
 
 import eadp
@@ -27,11 +27,7 @@ def exact(name: str) -> dict[str, bool]:
 
 
 def pruning(family: str, name: str, keep: float) -> eadp.Pruned:
-    needs, guide = get_method_class(name).needs, None
-    if "text" in needs:
-        guide = Guide("tower" if family.startswith("llava") else "language")
-    elif "word_embeddings" in needs:
-        guide = Guide("language")
+    guide = guide_of(family, get_method_class(name))
     return eadp.attach(tiny.model(family), method=name, keep=keep, guide=guide, question="Which one?", **exact(name))
 
 
@@ -42,7 +38,9 @@ def promised(family: str, name: str, layout: ImageLayout, selection: Selection) 
     if len(selection) == selection.total and selection.merge is None:
         return len(layout) + selection.newlines
     if name != "downsample":
-        return method.count_sent(len(layout), newlines, layout.layout is not None)
+        sent = method.count_sent(len(layout), newlines, layout.layout is not None)
+        newlines_sent = {"all": newlines, "kept rows": selection.newlines}
+        return sent + newlines_sent.get(method.newlines, 0)
     square_only = FAMILIES[family].load().geometry_class.square_grids_only
     return sum(rows * columns for rows, columns in method.choose_resolutions(layout.grids, square_only))
 

@@ -139,7 +139,9 @@ def test_a_method_must_be_a_dataclass() -> None:
         power: float = 2.0
         kind: ClassVar[str] = "none"
 
-    with pytest.raises(TypeError, match=r"^power of .*Forgotten would be no setting: write @dataclass\(frozen=True\)"):
+    with pytest.raises(
+        TypeError, match=r"^power of .*Forgotten would not be a setting: write @dataclass\(frozen=True\)"
+    ):
         eadp.register_method(Forgotten)
 
 

@@ -29,8 +29,8 @@ def features(model: Any, inputs: dict[str, Tensor]) -> list[Any]:
     for modality, pixels in (("image", "pixel_values"), ("video", "pixel_values_videos")):
         if pixels in inputs:
             names = (f"{modality}_grid_thw", *(("image_sizes", "batch_num_images") if modality == "image" else ()))
-            asked = {name: inputs[name] for name in names if name in inputs}
-            outputs.append(getattr(base, f"get_{modality}_features")(inputs[pixels], **asked, return_dict=True))
+            arguments = {name: inputs[name] for name in names if name in inputs}
+            outputs.append(getattr(base, f"get_{modality}_features")(inputs[pixels], **arguments, return_dict=True))
     return outputs
 
 

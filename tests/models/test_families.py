@@ -39,8 +39,8 @@ def test_states_are_arranged_as_the_features_are(family: str) -> None:
             continue
         inputs = tiny.inputs(family, sizes)
         pixels = inputs["pixel_values" if modality == "image" else "pixel_values_videos"]
-        asked = {name: inputs[name] for name in ("image_sizes", "batch_num_images") if name in inputs}
-        output = getattr(base, f"get_{modality}_features")(pixels, **asked, return_dict=True)
+        arguments = {name: inputs[name] for name in ("image_sizes", "batch_num_images") if name in inputs}
+        output = getattr(base, f"get_{modality}_features")(pixels, **arguments, return_dict=True)
         layer = output.hidden_states[model.config.vision_feature_layer]
         states = layer if family == "llava_onevision" else layer[:, 1:]
         rows = [each.flatten(0, -2) for each in output.pooler_output]
@@ -144,8 +144,8 @@ def test_unknown_families_are_named() -> None:
     assert set(FAMILIES) == set(tiny.FAMILIES)
 
 
-def llava(pixels: Any, **asked: Any) -> dict[str, Any]:
-    return dict(pixel_values=torch.empty(pixels, device="meta"), **asked)
+def llava(pixels: Any, **arguments: Any) -> dict[str, Any]:
+    return dict(pixel_values=torch.empty(pixels, device="meta"), **arguments)
 
 
 def qwen(grid: list[int], depth: int) -> dict[str, Any]:

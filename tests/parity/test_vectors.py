@@ -42,9 +42,9 @@ def test_a_changed_output_is_reported(case: str) -> None:
 
 def test_a_missing_output_is_reported() -> None:
     vector = load("fastv/64_63")
-    asked = {**vector.settings, "outputs": [*vector.outputs, "colour"]}
+    settings = {**vector.settings, "outputs": [*vector.outputs, "colour"]}
     arrays = {**vector.arrays, "colour": np.zeros(1)}
-    assert parity.compare(replace(vector, settings=asked, arrays=arrays)).differences == ("colour: missing",)
+    assert parity.compare(replace(vector, settings=settings, arrays=arrays)).differences == ("colour: missing",)
 
 
 def test_vectors_of_unknown_methods_are_rejected() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import re
 import runpy
@@ -23,6 +25,9 @@ from eadp.cli import app
 DOCS = ROOT / "docs"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+DOTTED = re.compile(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)+)")
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -84,6 +89,44 @@ def test_paths_to_docs_in_the_code_lead_to_pages() -> None:
         found for file in files if file.is_file() for found in re.findall(r"docs/[\w/-]+\.md", file.read_text("utf-8"))
     }
     assert sorted(path for path in named if not (ROOT / path).is_file() and "NAME" not in path) == []
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute or field of something in the package or its `core`."""
+    first, *rest = name.split(".")
+    found: Any = {"eadp": eadp, "core": eadp.core}.get(first, getattr(eadp, first, None))
+    for part in rest:
+        if part in getattr(found, "__dataclass_fields__", ()):
+            return True
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(f"{found.__name__}.{part}")
+            except (ImportError, AttributeError):
+                return False
+        found = getattr(found, part)
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_names_of_the_package_on_a_page_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    roots = {"eadp", "core", *(name for name in eadp.__all__ if name[0].isupper())}
+    names = {name for name in DOTTED.findall(text) if name.split(".")[0] in roots}
+    for block in PYTHON_BLOCK.findall(text):
+        try:
+            nodes = list(ast.walk(ast.parse(block)))
+        except SyntaxError:  # a signature, or an ellipsis
+            continue
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "eadp":
+                names |= {f"{node.module}.{each.name}" for each in node.names}
+            if (
+                isinstance(node, ast.Attribute)
+                and ast.unparse(node).startswith("eadp.")
+                and "(" not in ast.unparse(node)
+            ):
+                names.add(ast.unparse(node))
+    assert [name for name in sorted(names) if not exists(name)] == []
 
 
 def test_every_command_is_on_the_page_of_commands() -> None:

@@ -18,7 +18,7 @@ CLIP = ["--model", "random:tiny-llava-onevision", "--frames", "4", "--tokens-per
     ("name", "options", "output"),
     [
         ("llava", ["--model", "random:tiny-llava-next", "--keep", "16"], "16 of 1152 tokens kept"),
-        ("llava", ["--model", "random:tiny", "--keep", "16"], "16 of 576 tokens kept"),
+        ("llava", ["--model", "random:tiny-llava", "--keep", "16"], "16 of 576 tokens kept"),
         ("qwen", ["--model", "random:tiny-qwen3-vl"], "a quarter of the tokens of each image: 16 of 64 tokens"),
         ("video", CLIP, "tokens kept per frame: (3, 3, 3, 3)"),
         ("video", [*CLIP, "--llava-video"], "tokens kept per frame: (3, 3, 3, 3)"),

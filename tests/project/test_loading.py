@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from helpers.tiny_processors import processor
 from PIL import Image
 from tokenizers.processors import TemplateProcessing
 
+import eadp
 from eadp.loading import load_model
 from eadp.models.prompt import build_inputs
 from eadp.pocket.samples import samples
@@ -20,11 +23,11 @@ from eadp.pocket.storage import WEIGHTS
 
 def test_the_pocket_model_answers_what_is_asked_by_its_name():
     model, processor = load_model("pocket")
-    asked = list(samples("validation", 4))
-    inputs = build_inputs(processor, [sample.image for sample in asked], [sample.question for sample in asked])
+    questions = list(samples("validation", 4))
+    inputs = build_inputs(processor, [sample.image for sample in questions], [sample.question for sample in questions])
     out = model.generate(**inputs, do_sample=False)
     answers = processor.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert sum(sample.is_correct(answer) for sample, answer in zip(asked, answers, strict=True)) >= 3
+    assert sum(sample.is_correct(answer) for sample, answer in zip(questions, answers, strict=True)) >= 3
 
 
 def test_a_template_that_writes_bos_gives_one_bos_as_any_other():
@@ -71,3 +74,21 @@ def test_the_code_of_a_checkpoint_is_not_run(checkpoint, file):
     (checkpoint / file).write_text(json.dumps(about))
     with pytest.raises(ValueError, match=r"trust_remote_code|remote code"):
         load_model(str(checkpoint))
+
+
+def test_every_checkpoint_is_loaded_without_its_code_and_without_pickle():
+    calls = []
+    for path in Path(eadp.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained":
+                options = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
+                calls.append((f"{path.name}:{node.lineno}", ast.unparse(node.func.value), options))
+    # Classes that are not "Auto" never run a checkpoint's code. `kind` is the class of a text encoder.
+    auto = [(place, options) for place, owner, options in calls if owner.startswith("Auto")]
+    models = [
+        (place, options) for place, owner, options in calls if "Model" in owner or "For" in owner or owner == "kind"
+    ]
+    assert len(auto) >= 5
+    assert len(models) >= 3
+    assert [place for place, options in auto if options.get("trust_remote_code") is not False] == []
+    assert [place for place, options in models if options.get("use_safetensors") is not True] == []

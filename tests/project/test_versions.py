@@ -15,6 +15,7 @@ from packaging.version import Version
 
 import eadp
 from eadp import compat
+from eadp.serve import compat as serve_compat
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -108,7 +109,20 @@ def test_everything_that_compat_exports_is_there(name: str) -> None:
 
 def test_only_compat_touches_private_and_young_interfaces() -> None:
     package = Path(eadp.__file__).parent
-    # The ledger overrides a young method of caches. The server works with a single release of vLLM.
+    # The cache map overrides a young method of caches.
     apart = {"compat.py", "runtime/cache_map.py"}
     files = {str(path.relative_to(package)): path.read_text() for path in package.rglob("*.py")}
     assert {name for name, text in files.items() if PRIVATE.search(text)} <= apart
+
+
+def test_only_the_servers_compat_imports_vllm() -> None:
+    package = Path(eadp.__file__).parent
+    imports = re.compile(r"^\s*(from|import) vllm\b", re.MULTILINE)
+    assert not [str(path) for path in package.rglob("*.py") if imports.search(path.read_text())]
+
+
+def test_the_servers_compat_says_which_vllm_lacks_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_compat, "installed_version", lambda: "0.99.0")
+    monkeypatch.setitem(serve_compat._NAMES, "Gone", "json")
+    with pytest.raises(ImportError, match=r"^vLLM 0\.99\.0 has no Gone in json; eadp was tested with vLLM [0-9.]+$"):
+        serve_compat.__getattr__("Gone")

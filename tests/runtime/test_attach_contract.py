@@ -198,7 +198,7 @@ def test_the_question_decides(family: str, space: str) -> None:
         assert [selection.indices.tolist() for selection in pruned.last] == cat
     assert cat != dog
     assert all(len(kept) == 3 for kept in cat)
-    assert guide.asked[:2] == ["where is the cat?"] * 2
+    assert guide.questions[:2] == ["where is the cat?"] * 2
 
 
 def test_a_function_reads_the_question_from_ids_without_padding() -> None:

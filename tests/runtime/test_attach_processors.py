@@ -30,8 +30,8 @@ def test_processors_prompts_of_different_images(family: str) -> None:
     """Two conversations with one image per message: a padded batch gives the same as each alone."""
     model, processor = tiny.model(family), tiny.processor(family)
     images = [image(40, 60), image(70, 30)]
-    asked = [{"type": "image"}, {"type": "text", "text": "where is it?"}]
-    text = processor.apply_chat_template([{"role": "user", "content": asked}], add_generation_prompt=True)
+    content = [{"type": "image"}, {"type": "text", "text": "where is it?"}]
+    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
 
     def answer(*images: Image.Image) -> Tensor:
         nested = [[image] for image in images]
@@ -47,8 +47,8 @@ def test_processors_prompts_of_different_images(family: str) -> None:
 @pytest.mark.parametrize("family", ["llava_next", "llava_onevision", "qwen3_vl", "internvl", "idefics3", "gemma3"])
 def test_two_images_in_a_message(family: str) -> None:
     model, processor = tiny.model(family), tiny.processor(family)
-    asked = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": "which?"}]
-    text = processor.apply_chat_template([{"role": "user", "content": asked}], add_generation_prompt=True)
+    content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": "which?"}]
+    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
     inputs = processor(images=[[image(40, 60), image(70, 30)]], text=[text], return_tensors="pt")
     with eadp.attach(model, method=Ragged()) as pruned:
         cached, uncached = (answers(model, **inputs, use_cache=use_cache)[1] for use_cache in (True, False))

@@ -105,8 +105,8 @@ def merge_and_project(family: str, sizes: Sizes, given: Received) -> Tensor:
     outputs = []
     for modality, pixels in (("image", "pixel_values"), ("video", "pixel_values_videos")):
         if pixels in inputs:
-            asked = {key: inputs[key] for key in (f"{modality}_grid_thw", "image_sizes") if key in inputs}
-            outputs.append(getattr(model.base_model, f"get_{modality}_features")(inputs[pixels], **asked))
+            arguments = {key: inputs[key] for key in (f"{modality}_grid_thw", "image_sizes") if key in inputs}
+            outputs.append(getattr(model.base_model, f"get_{modality}_features")(inputs[pixels], **arguments))
     handle.remove()
     ((taken, made),) = calls
     patches = 4 if qwen else 1

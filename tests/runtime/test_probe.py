@@ -89,10 +89,10 @@ def recording(module: nn.Module, matrices: list[torch.Tensor]) -> Any:
 def test_each_row_of_a_batch_may_ask_for_its_own_query() -> None:
     query, key = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8)
     inputs = AttentionInputs(query, key, 0.5, causal=True)
-    asked = torch.tensor([[0], [3]])
-    rows = inputs.rows(asked)
+    queries = torch.tensor([[0], [3]])
+    rows = inputs.rows(queries)
     assert rows.shape == (2, 4, 1, 7)
-    for row, place in enumerate(asked[:, 0].tolist()):
+    for row, place in enumerate(queries[:, 0].tolist()):
         # Two keys come from a cache, so query i is at column i + 2. Heads 0 and 1 share the first keys.
         for head in range(4):
             logits = 0.5 * query[row, head, place] @ key[row, head // 2].T

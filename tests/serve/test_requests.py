@@ -92,6 +92,22 @@ def test_divprune_selects_no_newlines_of_clips() -> None:
     assert server(method="divprune", keep=0.5, newlines="all").build_request(None).count_sent(**clip) == 60
 
 
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        ({"smoothing": 3.0}, "smoothing must be a whole number"),
+        ({"method": "random", "seed": 1.5}, "seed must be a whole number"),
+        ({"beta": 1e12}, r"beta must lie in \[0, 1000\]"),
+        ({"sigma": 1e200}, r"sigma must lie in \(0, 1000\]"),
+        ({"matrix_limit": None}, "matrix_limit must be a whole number"),
+        ({"question": "Where is \ud800?"}, "question must be valid Unicode text"),
+    ],
+)
+def test_a_request_with_a_value_that_would_fail_later_is_rejected(own: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        server(keep=64).build_request(own)
+
+
 @pytest.mark.parametrize("preset", ["paper", "published"])
 @pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen3_vl"])
 def test_presets_are_served_with_exact_counts(family: str, preset: str) -> None:

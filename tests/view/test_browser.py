@@ -237,12 +237,12 @@ def test_an_upload_that_is_too_large_is_rejected(address):
 
 @pytest.mark.slow
 def test_concurrent_requests_get_their_own_answers(comparer):
-    asked = list(samples("test", 4))
+    questions = list(samples("test", 4))
     with ThreadPoolExecutor(4) as threads:
         together = list(
-            threads.map(lambda one: comparer.compare([one.image], one.question, ["eadp"], 32, rounds=1), asked)
+            threads.map(lambda one: comparer.compare([one.image], one.question, ["eadp"], 32, rounds=1), questions)
         )
-    for one, made in zip(asked, together, strict=True):
+    for one, made in zip(questions, together, strict=True):
         alone = comparer.compare([one.image], one.question, ["eadp"], 32, rounds=1)
         assert made.question == one.question
         assert made.results[0].answer.text == alone.results[0].answer.text

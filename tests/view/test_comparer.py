@@ -70,7 +70,7 @@ def test_a_video_is_shown_frame_by_frame(monkeypatch):
     """The inputs are built without a processor, because video processors need torchvision."""
     model, processor = tiny.model("llava_onevision"), tiny.processor("llava_onevision")
     inputs = BatchFeature(tiny.inputs("llava_onevision", [[(4, 28, 28)]]))
-    monkeypatch.setattr("eadp.view.comparer.build_clip_inputs", lambda *asked: inputs)
+    monkeypatch.setattr("eadp.view.comparer.build_clip_inputs", lambda *arguments: inputs)
     comparer = MethodComparer(model, processor, EmbeddingGuide(model.get_input_embeddings(), processor))
     frames = [noise(28, 28, seed) for seed in range(4)]
     made = comparer.compare(frames, "What moves?", ["eadp", "topk"], 12, rounds=1)
@@ -81,7 +81,7 @@ def test_a_video_is_shown_frame_by_frame(monkeypatch):
 def test_the_first_of_joined_frames_is_shown(monkeypatch):
     model, processor = tiny.model("qwen2_5_vl"), tiny.processor("qwen2_5_vl")
     inputs = BatchFeature(tiny.inputs("qwen2_5_vl", [[(4, 32, 32)]]))
-    monkeypatch.setattr("eadp.view.comparer.build_clip_inputs", lambda *asked: inputs)
+    monkeypatch.setattr("eadp.view.comparer.build_clip_inputs", lambda *arguments: inputs)
     comparer = MethodComparer(model, processor, EmbeddingGuide(model.get_input_embeddings(), processor))
     frames = [noise(32, 32, seed) for seed in range(4)]
     made = comparer.compare(frames, "What moves?", ["eadp"], 6, rounds=1)

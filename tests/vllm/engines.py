@@ -22,7 +22,7 @@ ANSWER_LENGTH = 8
 
 
 @dataclass(frozen=True)
-class Ask:
+class Query:
     """A prompt with its settings.
 
     Attributes:
@@ -68,24 +68,24 @@ class Transformers:
         # The pocket model asks for its tokens' original positions, which vLLM cannot give: see docs/guides/serving.md.
         self.positions = None if self.model.config.model_type.startswith("qwen") else "renumber"
 
-    def prompt(self, ask: Ask) -> str:
+    def prompt(self, query: Query) -> str:
         conversation = [
-            {"role": "assistant", "content": turn} if number % 2 else {"role": "user", "content": _parts(ask, number)}
-            for number, turn in enumerate(ask.turns)
+            {"role": "assistant", "content": turn} if number % 2 else {"role": "user", "content": _parts(query, number)}
+            for number, turn in enumerate(query.turns)
         ]
         return self.processor.apply_chat_template(conversation, add_generation_prompt=True)
 
-    def inputs(self, ask: Ask) -> Any:
-        media = {f"{name}s": each for name, each in ask.media.items()}
-        return self.processor(text=self.prompt(ask), return_tensors="pt", **media)
+    def inputs(self, query: Query) -> Any:
+        media = {f"{name}s": each for name, each in query.media.items()}
+        return self.processor(text=self.prompt(query), return_tensors="pt", **media)
 
-    def answer(self, ask: Ask, server: dict[str, Any]) -> tuple[list[int], list[list[int]], int]:
+    def answer(self, query: Query, server: dict[str, Any]) -> tuple[list[int], list[list[int]], int]:
         """Return the token ids of the answer, the kept tokens per image, and the length of the pruned prompt."""
-        settings = {"method": "eadp", **server, **ask.eadp}
+        settings = {"method": "eadp", **server, **query.eadp}
         question = settings.pop("question", None)
         if "preset" in settings:
             settings["rounding"] = "exact"  # as the server does
-        inputs = self.inputs(ask)
+        inputs = self.inputs(query)
         settings.setdefault("positions", self.positions)
         with eadp.attach(self.model, self.processor, question=question, guide=self.guide, **settings) as pruned:
             out = self.model.generate(
@@ -96,9 +96,9 @@ class Transformers:
         return out[0, inputs["input_ids"].shape[1] :].tolist(), kept, length
 
 
-def _parts(ask: Ask, number: int) -> list[dict[str, str]]:
-    media = [{"type": name} for name, each in ask.media.items() for _ in each] if number == 0 else []
-    return [*media, {"type": "text", "text": ask.turns[number]}]
+def _parts(query: Query, number: int) -> list[dict[str, str]]:
+    media = [{"type": name} for name, each in query.media.items() for _ in each] if number == 0 else []
+    return [*media, {"type": "text", "text": query.turns[number]}]
 
 
 class Engine:
@@ -121,7 +121,7 @@ class Engine:
             **settings,
         )
 
-    def answers(self, prompts: Sequence[str], asks: Sequence[Ask]) -> list[Any]:
+    def answers(self, prompts: Sequence[str], queries: Sequence[Query]) -> list[Any]:
         """Send all prompts at once and return vLLM's outputs."""
         from vllm import SamplingParams
 
@@ -129,10 +129,10 @@ class Engine:
         requests = [
             {
                 "prompt": prompt,
-                "multi_modal_data": ask.media,
-                "mm_processor_kwargs": {"eadp": ask.eadp} if ask.eadp else {},
+                "multi_modal_data": query.media,
+                "mm_processor_kwargs": {"eadp": query.eadp} if query.eadp else {},
             }
-            for prompt, ask in zip(prompts, asks, strict=True)
+            for prompt, query in zip(prompts, queries, strict=True)
         ]
         return self.llm.generate(requests, sampling, use_tqdm=False)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 from checkpoints import FAMILIES, LLAVA_VIDEO, folder_of, settings_of
-from engines import Ask, Engine, Transformers, clip, random_image, random_question
+from engines import Engine, Query, Transformers, clip, random_image, random_question
 
 from eadp.methods import NoPruning, get_method_class
 from eadp.pocket.samples import samples
@@ -53,16 +53,16 @@ class Pair:
     def wide(self, seed: int) -> object:
         return random_image(seed, 96, 56)
 
-    def different(self, asks: Iterable[Ask]) -> tuple[Ask, Ask]:
+    def different(self, queries: Iterable[Query]) -> tuple[Query, Query]:
         """Return the first prompt, and the next one for which transformers keeps other tokens."""
-        first, *others = asks
+        first, *others = queries
         kept = self.reference.answer(first, SERVER)[1]
-        return first, next(ask for ask in others if self.reference.answer(ask, SERVER)[1] != kept)
+        return first, next(query for query in others if self.reference.answer(query, SERVER)[1] != kept)
 
-    def check(self, *asks: Ask) -> tuple[list, list]:
+    def check(self, *queries: Query) -> tuple[list, list]:
         """Check that prompts sent at once get the answers that transformers gives to each one. Return both results."""
-        expected = [self.reference.answer(ask, SERVER) for ask in asks]
-        found = self.engine.answers([self.reference.prompt(ask) for ask in asks], asks)
+        expected = [self.reference.answer(query, SERVER) for query in queries]
+        found = self.engine.answers([self.reference.prompt(query) for query in queries], queries)
         assert [output.outputs[0].token_ids for output in found] == [tokens for tokens, _, _ in expected]
         assert [len(output.prompt_token_ids) for output in found] == [length for _, _, length in expected]
         return expected, found
@@ -77,23 +77,23 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("keep", BUDGETS.values(), ids=BUDGETS)
 def test_cold_and_on_a_prefix_hit(pair: Pair, keep: float) -> None:
-    ask = Ask((pair.wide(1),), (random_question(1),), {"keep": keep})
-    _, (cold,) = pair.check(ask)
-    _, (warm,) = pair.check(ask)
+    query = Query((pair.wide(1),), (random_question(1),), {"keep": keep})
+    _, (cold,) = pair.check(query)
+    _, (warm,) = pair.check(query)
     assert not cold.num_cached_tokens
     assert warm.num_cached_tokens
 
 
 def test_a_request_without_settings_gets_those_of_the_server(pair: Pair) -> None:
-    ((_, (kept,), _),), _ = pair.check(Ask((pair.wide(2),), (random_question(2),)))
-    ((_, (more,), _),), _ = pair.check(Ask((pair.wide(2),), (random_question(2),), {"keep": 0.5}))
+    ((_, (kept,), _),), _ = pair.check(Query((pair.wide(2),), (random_question(2),)))
+    ((_, (more,), _),), _ = pair.check(Query((pair.wide(2),), (random_question(2),), {"keep": 0.5}))
     assert len(kept) < len(more)
 
 
 def test_two_questions_about_one_image_get_their_own_tokens(pair: Pair) -> None:
     """The question is part of the cache keys; otherwise the second question would get the tokens of the first."""
     first, second = pair.different(
-        Ask((pair.wide(3),), (random_question(seed),), {"keep": 0.25}) for seed in range(20, 40)
+        Query((pair.wide(3),), (random_question(seed),), {"keep": 0.25}) for seed in range(20, 40)
     )
     (one,), _ = pair.check(first)
     pair.check(second)
@@ -103,36 +103,37 @@ def test_two_questions_about_one_image_get_their_own_tokens(pair: Pair) -> None:
 
 def test_a_question_in_the_settings_overrides_that_of_the_prompt(pair: Pair) -> None:
     pruned = {"keep": 0.25}
-    asks = [
-        Ask((pair.wide(5),), (random_question(5),), pruned | {"question": random_question(seed)})
+    queries = [
+        Query((pair.wide(5),), (random_question(5),), pruned | {"question": random_question(seed)})
         for seed in range(40, 60)
     ]
-    pair.check(*pair.different([Ask((pair.wide(5),), (random_question(5),), pruned), *asks]))
+    pair.check(*pair.different([Query((pair.wide(5),), (random_question(5),), pruned), *queries]))
 
 
 def test_many_budgets_and_methods_in_one_batch(pair: Pair) -> None:
-    asks = [Ask((pair.wide(7),), (random_question(7),), {"keep": keep}) for keep in BUDGETS.values()]
-    asks += [
-        Ask((pair.wide(8),), (random_question(8),), {"keep": 3, "method": name, **OWN.get(name, {})})
+    queries = [Query((pair.wide(7),), (random_question(7),), {"keep": keep}) for keep in BUDGETS.values()]
+    queries += [
+        Query((pair.wide(8),), (random_question(8),), {"keep": 3, "method": name, **OWN.get(name, {})})
         for name in pair.available_methods
     ]
-    pair.check(*asks)
+    pair.check(*queries)
 
 
 def test_presets_of_eadp(pair: Pair) -> None:
-    asks = [
-        Ask((pair.wide(21),), (random_question(21),), {"keep": 0.25, "preset": name}) for name in ("paper", "published")
+    queries = [
+        Query((pair.wide(21),), (random_question(21),), {"keep": 0.25, "preset": name})
+        for name in ("paper", "published")
     ]
-    pair.check(*asks)
+    pair.check(*queries)
 
 
 def test_positions_and_newlines_of_a_request(pair: Pair) -> None:
     image = (pair.wide(22),)
-    asks = [Ask(image, (random_question(22),), {"keep": 0.25, "positions": each}) for each in pair.positions]
-    asks += [Ask(image, (random_question(22),), {"keep": 0.25, "newlines": each}) for each in ("none", "all")]
+    queries = [Query(image, (random_question(22),), {"keep": 0.25, "positions": each}) for each in pair.positions]
+    queries += [Query(image, (random_question(22),), {"keep": 0.25, "newlines": each}) for each in ("none", "all")]
     pair.check(
-        *asks,
-        Ask((pair.wide(23), random_image(24, 40, 72)), (random_question(23),), {"keep": 0.25, "method": "divprune"}),
+        *queries,
+        Query((pair.wide(23), random_image(24, 40, 72)), (random_question(23),), {"keep": 0.25, "method": "divprune"}),
     )
 
 
@@ -142,60 +143,62 @@ def test_methods_that_use_the_attention_of_the_tower(pair: Pair) -> None:
     assert set(by_attention) == {"visionzip", "hiprune", "prumerge", "scope", "vispruner"}
     images = (pair.wide(17), random_image(18, 40, 104))
 
-    def asked(method: str) -> list[Ask]:
+    def queries_with(method: str) -> list[Query]:
         own = {"keep": 0.25, "method": method, **OWN.get(method, {})}
-        return [Ask((image,), (random_question(17),), own) for image in images]
+        return [Query((image,), (random_question(17),), own) for image in images]
 
-    asks = [ask for method in ("eadp", *by_attention) for ask in asked(method)]
-    expected, _ = pair.check(*asks, Ask(images, (random_question(18),), {"keep": 0.25}))
+    queries = [query for method in ("eadp", *by_attention) for query in queries_with(method)]
+    expected, _ = pair.check(*queries, Query(images, (random_question(18),), {"keep": 0.25}))
     # If a method failed in the engine, it would keep the tokens of `uniform`.
-    even = [pair.reference.answer(ask, SERVER)[0] for ask in asked("uniform")]
+    even = [pair.reference.answer(query, SERVER)[0] for query in queries_with("uniform")]
     answers = [tokens for tokens, _, _ in expected]
-    assert all(answers[start : start + len(images)] != even for start in range(0, len(asks), len(images)))
+    assert all(answers[start : start + len(images)] != even for start in range(0, len(queries), len(images)))
 
 
 def test_a_chunk_may_end_inside_an_image(pair: Pair) -> None:
-    ask = Ask((pair.wide(9), pair.wide(10)), (random_question(9) * 2,), {"keep": 1.0})
-    _, (found,) = pair.check(ask)
+    query = Query((pair.wide(9), pair.wide(10)), (random_question(9) * 2,), {"keep": 1.0})
+    _, (found,) = pair.check(query)
     assert len(found.prompt_token_ids) > pair.chunk
-    pruned = Ask(ask.images, (random_question(10) * 3,), {"keep": 0.75})
+    pruned = Query(query.images, (random_question(10) * 3,), {"keep": 0.75})
     _, (found,) = pair.check(pruned)
     assert len(found.prompt_token_ids) > pair.chunk
 
 
 def test_a_portrait_image(pair: Pair) -> None:
-    pair.check(Ask((random_image(11, 40, 104),), (random_question(11),), {"keep": 0.5}))
+    pair.check(Query((random_image(11, 40, 104),), (random_question(11),), {"keep": 0.5}))
 
 
 def test_an_image_whose_joined_crops_are_scaled_down(pair: Pair) -> None:
     """LLaVA-OneVision limits the tokens of the joined crops."""
-    asks = [Ask((random_image(25, 112, 112),), (random_question(25),), {"keep": keep}) for keep in (0.5, 40)]
+    queries = [Query((random_image(25, 112, 112),), (random_question(25),), {"keep": keep}) for keep in (0.5, 40)]
     own = {"keep": 0.25, "method": "visionzip"}
-    pair.check(*asks, Ask((random_image(25, 112, 112),), (random_question(25),), own | {"newlines": "all"}))
+    pair.check(*queries, Query((random_image(25, 112, 112),), (random_question(25),), own | {"newlines": "all"}))
 
 
 def test_two_images_each_with_a_budget(pair: Pair) -> None:
-    ((_, kept, _),), _ = pair.check(Ask((pair.wide(12), random_image(13, 40, 72)), (random_question(12),), {"keep": 5}))
+    ((_, kept, _),), _ = pair.check(
+        Query((pair.wide(12), random_image(13, 40, 72)), (random_question(12),), {"keep": 5})
+    )
     assert [len(each) for each in kept] == [5, 5]
 
 
 def test_several_turns(pair: Pair) -> None:
     """The question is the last user turn."""
-    ask = Ask((pair.wide(14),), (random_question(14),), {"keep": 0.25})
-    pair.check(ask)
-    (then,), _ = pair.check(Ask(ask.images, (random_question(14), "some answer", random_question(15)), ask.eadp))
-    (last,), _ = pair.check(Ask(ask.images, (random_question(15),), ask.eadp))
+    query = Query((pair.wide(14),), (random_question(14),), {"keep": 0.25})
+    pair.check(query)
+    (then,), _ = pair.check(Query(query.images, (random_question(14), "some answer", random_question(15)), query.eadp))
+    (last,), _ = pair.check(Query(query.images, (random_question(15),), query.eadp))
     assert then[1] == last[1]
 
 
 def test_a_budget_above_the_token_count_keeps_all(pair: Pair) -> None:
-    pair.check(Ask((pair.wide(16),), (random_question(16),), {"keep": 5000}))
+    pair.check(Query((pair.wide(16),), (random_question(16),), {"keep": 5000}))
 
 
 @pytest.mark.parametrize("pair", ["pocket"], indirect=True)
 def test_the_pocket_model_on_its_own_samples(pair: Pair) -> None:
-    asked = [Ask((sample.image,), (sample.question,), {"keep": 32}) for sample in samples("test", 12)]
-    pair.check(*asked)
+    queries = [Query((sample.image,), (sample.question,), {"keep": 32}) for sample in samples("test", 12)]
+    pair.check(*queries)
 
 
 with_clips = pytest.mark.parametrize("pair", ["llava_onevision", LLAVA_VIDEO], indirect=True)
@@ -204,9 +207,9 @@ with_clips = pytest.mark.parametrize("pair", ["llava_onevision", LLAVA_VIDEO], i
 @with_clips
 @pytest.mark.parametrize("keep", BUDGETS.values(), ids=BUDGETS)
 def test_a_clip_cold_and_on_a_prefix_hit(pair: Pair, keep: float) -> None:
-    ask = Ask((), (random_question(31) * 2,), {"keep": keep}, clips=(clip(31, 4),))
-    _, (cold,) = pair.check(ask)
-    _, (warm,) = pair.check(ask)
+    query = Query((), (random_question(31) * 2,), {"keep": keep}, clips=(clip(31, 4),))
+    _, (cold,) = pair.check(query)
+    _, (warm,) = pair.check(query)
     assert not cold.num_cached_tokens
     assert warm.num_cached_tokens
 
@@ -214,11 +217,11 @@ def test_a_clip_cold_and_on_a_prefix_hit(pair: Pair, keep: float) -> None:
 @with_clips
 def test_methods_presets_and_newlines_on_clips(pair: Pair) -> None:
     """Several clips of different lengths in one batch."""
-    clips, asked = (clip(32, 3),), (random_question(32),)
+    clips, question = (clip(32, 3),), (random_question(32),)
     own = [{"preset": name} for name in ("paper", "published")] + [{"newlines": each} for each in ("none", "all")]
     own += [{"method": name, **OWN.get(name, {})} for name in pair.available_methods]
-    asks = [Ask((), asked, {"keep": 0.25, **each}, clips) for each in own]
-    expected, _ = pair.check(*asks, Ask((), asked, {"keep": 0.25, "preset": "published"}, clips=(clip(33, 5),)))
+    queries = [Query((), question, {"keep": 0.25, **each}, clips) for each in own]
+    expected, _ = pair.check(*queries, Query((), question, {"keep": 0.25, "preset": "published"}, clips=(clip(33, 5),)))
     answers = dict(zip(pair.available_methods, [tokens for tokens, _, _ in expected[4:-1]], strict=True))
     # If a method failed in the engine, it would keep the tokens of `uniform`.
     assert all(answers[name] != answers["uniform"] for name in answers if name != "uniform")
@@ -227,15 +230,15 @@ def test_methods_presets_and_newlines_on_clips(pair: Pair) -> None:
 @with_clips
 def test_two_questions_about_one_clip_get_their_own_tokens(pair: Pair) -> None:
     pair.check(
-        *pair.different(Ask((), (random_question(seed),), {"keep": 0.25}, (clip(34, 3),)) for seed in range(20, 40))
+        *pair.different(Query((), (random_question(seed),), {"keep": 0.25}, (clip(34, 3),)) for seed in range(20, 40))
     )
 
 
 @with_clips
 def test_two_clips_and_an_image_each_with_a_budget(pair: Pair) -> None:
-    asks = [
-        Ask((), (random_question(35),), {"keep": 7}, clips=(clip(35, 3), clip(36, 3))),
-        Ask((pair.wide(37),), (random_question(35),), {"keep": 7}, clips=(clip(35, 3),)),
+    queries = [
+        Query((), (random_question(35),), {"keep": 7}, clips=(clip(35, 3), clip(36, 3))),
+        Query((pair.wide(37),), (random_question(35),), {"keep": 7}, clips=(clip(35, 3),)),
     ]
-    expected, _ = pair.check(*asks)
+    expected, _ = pair.check(*queries)
     assert [len(kept) for _, each, _ in expected for kept in each] == [7, 7, 7, 7]

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 import pytest
 from vllm.model_executor.models import ModelRegistry
 
-from eadp.serve import ARCHITECTURES, register, versions
+from eadp.serve import ARCHITECTURES, compat, register, versions
 
 
 def module_of(architecture: str) -> str:
@@ -36,3 +36,8 @@ def test_loading_an_architecture_with_an_untested_vllm_raises_an_error(monkeypat
     finally:
         monkeypatch.undo()
         register()
+
+
+@pytest.mark.parametrize("name", compat._NAMES)
+def test_vllm_has_everything_that_compat_names(name: str) -> None:
+    assert getattr(compat, name) is not None

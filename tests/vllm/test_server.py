@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from engines import Ask, Transformers
+from engines import Query, Transformers
 from PIL import Image
 
 from eadp.pocket.samples import Sample, samples
@@ -58,7 +58,7 @@ class Server:
         lines = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
         return sum(map(float, lines))
 
-    def ask(self, image: Image.Image, text: str, **own: Any) -> Any:
+    def query(self, image: Image.Image, text: str, **own: Any) -> Any:
         return self.client.chat.completions.create(**request(image, text, **own))
 
 
@@ -128,38 +128,38 @@ def reference() -> Transformers:
 
 
 def text_of(reference: Transformers, sample: Sample, **own: Any) -> str:
-    ids, _, _ = reference.answer(Ask((sample.image,), (sample.question,), own), {"keep": KEEP})
+    ids, _, _ = reference.answer(Query((sample.image,), (sample.question,), own), {"keep": KEEP})
     end = reference.processor.tokenizer.eos_token_id
     return reference.processor.decode(ids[: ids.index(end)] if end in ids else ids)
 
 
 @pytest.fixture(scope="module")
-def asked() -> list[Sample]:
+def questions() -> list[Sample]:
     return list(samples("test", 4))
 
 
 def test_answers_equal_those_of_transformers_and_prompts_are_shorter(
-    server: Server, reference: Transformers, asked: list[Sample]
+    server: Server, reference: Transformers, questions: list[Sample]
 ) -> None:
-    sample, lengths = asked[0], {}
+    sample, lengths = questions[0], {}
     for keep in (KEEP, 128, 256):
-        reply = server.ask(sample.image, sample.question, **({"method": "none"} if keep == 256 else {"keep": keep}))
+        reply = server.query(sample.image, sample.question, **({"method": "none"} if keep == 256 else {"keep": keep}))
         assert reply.choices[0].message.content == text_of(reference, sample, keep=keep)
         lengths[keep] = reply.usage.prompt_tokens
     assert lengths[256] - lengths[KEEP] == 256 - KEEP
     assert lengths[256] - lengths[128] == 256 - 128
-    assert server.ask(sample.image, sample.question).usage.prompt_tokens == lengths[KEEP]
+    assert server.query(sample.image, sample.question).usage.prompt_tokens == lengths[KEEP]
 
 
-def test_metrics_count_tokens_images_and_time(server: Server, asked: list[Sample]) -> None:
-    names = ("visual_tokens_total", "visual_tokens_kept_total", "images_remembered_total", "pruning_milliseconds_count")
+def test_metrics_count_tokens_images_and_time(server: Server, questions: list[Sample]) -> None:
+    names = ("visual_tokens_total", "visual_tokens_kept_total", "images_cached_total", "pruning_milliseconds_count")
     before = [server.metric(f"eadp:{name}") for name in names]
     for question in ("What is red?", "What is blue?"):
-        server.ask(asked[2].image, question)
+        server.query(questions[2].image, question)
     after = [server.metric(f"eadp:{name}") for name in names]
-    tokens, kept, remembered, timed = (now - then for now, then in zip(after, before, strict=True))
+    tokens, kept, cached, timed = (now - then for now, then in zip(after, before, strict=True))
     assert (tokens, kept, timed) == (2 * 256, 2 * KEEP, 2)
-    assert remembered >= 1
+    assert cached >= 1
     assert server.metric("eadp:selection_failures_total") == 0
 
 
@@ -179,10 +179,10 @@ def test_metrics_count_tokens_images_and_time(server: Server, asked: list[Sample
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_wrong_settings_get_status_400_and_a_message(
-    server: Server, asked: list[Sample], own: dict[str, Any], sentence: str
+    server: Server, questions: list[Sample], own: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=re.escape(sentence)):
-        server.ask(asked[0].image, asked[0].question, **own)
+        server.query(questions[0].image, questions[0].question, **own)
     assert server.healthy()
 
 
@@ -194,8 +194,8 @@ for _ in client.chat.completions.create(stream=True, **json.loads(sys.stdin.read
 """
 
 
-def test_a_killed_client_leaves_the_server_healthy(server: Server, asked: list[Sample]) -> None:
-    body = request(asked[1].image, asked[1].question)
+def test_a_killed_client_leaves_the_server_healthy(server: Server, questions: list[Sample]) -> None:
+    body = request(questions[1].image, questions[1].question)
     body |= {"max_tokens": 700, "extra_body": {"ignore_eos": True}}
     clients = [
         subprocess.Popen([sys.executable, "-c", STREAM, f"{server.root}/v1"], stdin=PIPE, stdout=PIPE, text=True)
@@ -210,7 +210,7 @@ def test_a_killed_client_leaves_the_server_healthy(server: Server, asked: list[S
         client.wait()
     until(lambda: server.metric("vllm:num_requests_running") == 0, "the requests of killed clients are aborted")
     assert server.healthy()
-    assert server.ask(asked[1].image, asked[1].question).choices[0].message.content
+    assert server.query(questions[1].image, questions[1].question).choices[0].message.content
 
 
 def test_two_hundred_concurrent_requests_get_the_same_answers_as_alone(server: Server, reference: Transformers) -> None:

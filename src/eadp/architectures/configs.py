@@ -130,7 +130,7 @@ ARCHITECTURES: dict[str, Callable[[], PreTrainedConfig]] = {
     "qwen2.5-vl-3b": lambda: _qwen2_5_vl(QWEN2_3B),
     "qwen2.5-vl-7b": lambda: _qwen2_5_vl(QWEN2_7B),
     "qwen3-vl-8b": lambda: _qwen3_vl(QWEN3_8B),
-    "tiny": lambda: _llava(TINY, TINY_TOWER),
+    "tiny-llava": lambda: _llava(TINY, TINY_TOWER),
     "tiny-llava-next": lambda: _llava_next(TINY, TINY_TOWER),
     "tiny-llava-onevision": lambda: _llava_onevision(TINY, TINY_SIGLIP),
     "tiny-qwen3-vl": lambda: _qwen3_vl({**TINY, "model_type": "qwen3_vl_text"}, TINY_QWEN3_TOWER),
@@ -238,7 +238,7 @@ def load_config(name: str) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"{name!r} is neither a checkpoint that can be read nor one of {known}: {error}") from error

@@ -25,9 +25,10 @@ from eadp.core import trace
 from eadp.core.blocks import facility_location_by_coverage, facility_location_by_quota
 from eadp.core.cells import even_cells, largest_grid, regular_cells
 from eadp.core.coverage import greedy_coverage
-from eadp.core.density import density_peaks
+from eadp.core.density import density_peaks, density_scores
 from eadp.core.diversity import OrderedPicks, dpp, dpp_by_quota, max_min, max_min_by_quota
-from eadp.core.facility import FacilityLocationResult, facility_location
+from eadp.core.facility import FacilityLocationResult, coverage_of, facility_location
+from eadp.core.frames import cut_segments, neighbour_cosine
 from eadp.core.quotas import allocate, split_evenly
 from eadp.core.ranking import outliers, rank_descending
 from eadp.core.relevance import AGGREGATIONS, DISPERSIONS, Aggregation, Scoring, relevance
@@ -73,7 +74,10 @@ __all__ = [
     "VisualTokens",
     "allocate",
     "build_similarity",
+    "coverage_of",
+    "cut_segments",
     "density_peaks",
+    "density_scores",
     "dpp",
     "dpp_by_quota",
     "even_cells",
@@ -84,6 +88,7 @@ __all__ = [
     "largest_grid",
     "max_min",
     "max_min_by_quota",
+    "neighbour_cosine",
     "outliers",
     "polarize",
     "rank_descending",

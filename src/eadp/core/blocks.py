@@ -12,8 +12,21 @@ import torch
 from torch import Tensor
 
 from eadp.core import ties
-from eadp.core.facility import BOUND_MARGIN, FacilityLocationResult, facility_location, objective_goal
-from eadp.core.similarity import DEFAULT_MATRIX_LIMIT, build_similarity
+from eadp.core.facility import (
+    BOUND_MARGIN,
+    FacilityLocationResult,
+    check_weights,
+    coverage_of,
+    facility_location,
+    objective_goal,
+)
+from eadp.core.similarity import DEFAULT_MATRIX_LIMIT, LazySimilarity, build_similarity, highest_precision
+
+FIRST_PICKS = 8
+"""Picks for which a block is solved at first when tokens are picked by coverage; then twice as many, and so on."""
+
+Pick = tuple[float, int]
+"""The gain of a pick, and its token index."""
 
 
 def facility_location_by_quota(
@@ -42,8 +55,14 @@ def facility_location_by_quota(
         _cover_block(features[block], weights[block], quota, backend, matrix_limit)
         for block, quota in zip(blocks, quotas, strict=True)
     ]
-    whole = _merge_by_gain(parts, blocks)
-    return replace(whole, bound=sum(part.bound * part.full_objective for part in parts) / whole.full_objective)
+    picks = [
+        zip(part.gains.tolist(), (part.indices + block.start).tolist(), strict=True)
+        for part, block in zip(parts, blocks, strict=True)
+    ]
+    merged = list(_merge_by_gain(picks, [math.inf] * len(picks)))
+    # With the same quotas, a block without picks represents nothing, whatever the other picks are.
+    highest = sum(_highest_objective(part) for part in parts if len(part.indices))
+    return _combine(merged, parts, highest, features.device)
 
 
 def facility_location_by_coverage(
@@ -59,13 +78,15 @@ def facility_location_by_coverage(
     """Pick as few tokens as reach a coverage of all blocks together.
 
     F is a sum over blocks and gains only fall, so the greedy algorithm over all blocks merges the picks of the single
-    blocks, largest gain first. Where gains tie, the lower block comes first.
+    blocks, largest gain first. Each block is solved only as far as its picks are needed; a block whose best token gains
+    less than the last pick is not solved at all. Where gains tie, the lower block comes first.
 
     Args:
         features: N×d.
         weights: N, the weight of each token.
         blocks: The range of token indices of each block.
-        coverage: Share of F(all tokens) to reach, in (0, 1].
+        coverage: The coverage to reach, in (0, 1]: 0 is what the best single token of each block represents, 1 is
+            everything.
         limit: Maximum number of tokens to pick. None for no limit.
         backend: As for `facility_location`.
         matrix_limit: Bytes that a block's similarity matrix may take; for larger blocks rows are computed on demand.
@@ -74,23 +95,58 @@ def facility_location_by_coverage(
         The picks of all blocks, largest gain first.
     """
     if len(blocks) == 1:
-        similarity = build_similarity(features, matrix_limit)
+        similarity = _similarity_of(features, backend, matrix_limit)
         backend = _backend_for(similarity, backend)
         return facility_location(similarity, weights, limit, coverage, symmetric=True, backend=backend)
-    parts = [
-        _cover_block(features[block], weights[block], block.stop - block.start, backend, matrix_limit)
-        for block in blocks
-    ]
-    whole = _merge_by_gain(parts, blocks)
-    short = whole.gains.cumsum(0) < objective_goal(coverage, whole.full_objective)
-    k = min(int(short.sum()) + 1, len(whole.indices), limit or len(whole.indices))
-    reached = min(1.0, whole.gains[:k].sum().item() / whole.full_objective)
-    # K more tokens add at most K times the largest remaining gain. At each pick, ties within a block and ties between
-    # blocks can each give away TIE_MARGIN of F(all tokens).
-    tie_loss = 2 * ties.TIE_MARGIN * (k + 1)
-    remaining = k * whole.gains[k:].max().item() / whole.full_objective + tie_loss if k < len(whole.gains) else 0.0
-    bound = min(1.0, reached + remaining + BOUND_MARGIN, (reached + tie_loss) / (1 - 1 / math.e))
-    return replace(whole, indices=whole.indices[:k], gains=whole.gains[:k], coverage=reached, bound=max(reached, bound))
+    check_weights(weights)
+    parts = [_without_picks(features[block], weights[block]) for block in blocks]
+    relevant = [(part, block) for part, block in zip(parts, blocks, strict=True) if part.full_objective > 0]
+    merged = _merge_by_gain(
+        [_picks_on_demand(features, weights, block, backend, matrix_limit) for _, block in relevant],
+        [part.single_objective + ties.ROUNDING_NOISE * part.full_objective for part, _ in relevant],
+    )
+    single_objective, full_objective = (
+        sum(part.single_objective for part in parts),
+        sum(part.full_objective for part in parts),
+    )
+    goal = objective_goal(coverage, single_objective, full_objective)
+    picks: list[Pick] = []
+    objective = next_gain = 0.0
+    for gain, index in merged:
+        if gain == 0 or (picks and objective >= goal) or len(picks) == limit:
+            next_gain = gain
+            break
+        picks.append((gain, index))
+        objective += gain
+    # At each pick, ties within a block and ties between blocks can each give away TIE_MARGIN of F(all tokens).
+    k = len(picks)
+    tie_loss = 2 * ties.TIE_MARGIN * full_objective * (k + 1)
+    by_gains = objective + k * next_gain + tie_loss + BOUND_MARGIN * full_objective
+    highest = min(by_gains, (objective + tie_loss) / (1 - 1 / math.e))
+    return _combine(picks, parts, highest, features.device)
+
+
+def _combine(
+    picks: Sequence[Pick], parts: Sequence[FacilityLocationResult], highest: float, device: torch.device
+) -> FacilityLocationResult:
+    """Build the result of all blocks from their picks; `highest` is an upper bound on F of as many tokens."""
+    gains, indices = ([pick[which] for pick in picks] for which in (0, 1))
+    single_objective = sum(part.single_objective for part in parts)
+    full_objective = sum(part.full_objective for part in parts)
+    coverage = coverage_of(math.fsum(gains), single_objective, full_objective)
+    return FacilityLocationResult(
+        torch.tensor(indices, dtype=torch.long, device=device),
+        torch.tensor(gains, dtype=highest_precision(device), device=device),
+        coverage,
+        max(coverage, coverage_of(highest, single_objective, full_objective)),
+        single_objective,
+        full_objective,
+    )
+
+
+def _highest_objective(part: FacilityLocationResult) -> float:
+    """Return the upper bound on F of as many tokens of a block, from the bound on their coverage."""
+    return part.single_objective + part.bound * (part.full_objective - part.single_objective)
 
 
 def _cover_block(
@@ -98,14 +154,40 @@ def _cover_block(
 ) -> FacilityLocationResult:
     """Cover one block. If all its weights are 0, cover it evenly, with gains of 0."""
     if quota == 0:
-        none = torch.zeros(0, dtype=torch.long, device=features.device)
-        return FacilityLocationResult(none, none.double(), 0.0, 0.0, weights.double().sum().item())
-    similarity = build_similarity(features, matrix_limit)
+        return _without_picks(features, weights)
+    similarity = _similarity_of(features, backend, matrix_limit)
     backend = _backend_for(similarity, backend)
     if weights.any():
         return facility_location(similarity, weights, quota, symmetric=True, backend=backend)
     even = facility_location(similarity, torch.ones_like(weights), quota, symmetric=True, backend=backend)
-    return replace(even, gains=torch.zeros_like(even.gains), coverage=0.0, bound=0.0, full_objective=0.0)
+    return replace(even, gains=torch.zeros_like(even.gains), single_objective=0.0, full_objective=0.0)
+
+
+def _without_picks(features: Tensor, weights: Tensor) -> FacilityLocationResult:
+    """Return the result for a block of which no token is picked. It takes no similarity matrix."""
+    similarity = LazySimilarity.from_features(features)
+    none = torch.zeros(0, dtype=torch.long, device=features.device)
+    single_objective = similarity.single_objectives(weights).max().item()
+    full_objective = (weights.double() @ similarity.diagonal.double()).item()
+    return FacilityLocationResult(none, none.double(), 0.0, 0.0, single_objective, full_objective)
+
+
+def _picks_on_demand(
+    features: Tensor, weights: Tensor, block: slice, backend: str, matrix_limit: int
+) -> Iterator[Pick]:
+    """Yield the greedy picks of one block, solving for twice as many whenever the picks run out."""
+    similarity = _similarity_of(features[block], backend, matrix_limit)
+    backend = _backend_for(similarity, backend)
+    done, keep, size = 0, FIRST_PICKS, block.stop - block.start
+    while done < size:
+        part = facility_location(similarity, weights[block], min(keep, size), symmetric=True, backend=backend)
+        yield from zip(part.gains[done:].tolist(), (part.indices[done:] + block.start).tolist(), strict=True)
+        done, keep = len(part.indices), 2 * keep
+
+
+def _similarity_of(features: Tensor, backend: str, matrix_limit: int) -> Tensor | LazySimilarity:
+    """Build the similarity in the form that the backend takes: a matrix if it fits, unless rows were asked for."""
+    return LazySimilarity.from_features(features) if backend == "rows" else build_similarity(features, matrix_limit)
 
 
 def _backend_for(similarity: object, requested: str) -> str:
@@ -113,35 +195,39 @@ def _backend_for(similarity: object, requested: str) -> str:
     return requested if isinstance(similarity, Tensor) else "rows"
 
 
-def _merge_by_gain(parts: Sequence[FacilityLocationResult], blocks: Sequence[slice]) -> FacilityLocationResult:
+def _merge_by_gain(queues: Sequence[Iterator[Pick]], first_gains: Sequence[float]) -> Iterator[Pick]:
     """Merge the picks of all blocks, largest gain first, keeping the order within each block.
 
-    Where gains of several blocks tie, the lower block comes first.
+    Where gains of several blocks tie, the lower block comes first. A queue is asked for a pick only when that pick can
+    be the next one.
+
+    Args:
+        queues: The picks of each block, in order. Gains do not rise.
+        first_gains: An upper bound on the first gain of each block.
+
+    Yields:
+        The picks of all blocks.
     """
-
-    def picks(part: FacilityLocationResult, block: slice) -> Iterator[tuple[float, int]]:
-        return zip(part.gains.tolist(), (part.indices + block.start).tolist(), strict=True)
-
-    queues = [picks(part, block) for part, block in zip(parts, blocks, strict=True)]
-    heads: list[tuple[float, int, int]] = []
+    unsolved = -1  # In place of the index while only the upper bound is known.
+    heads = [(-gain, which, unsolved) for which, gain in enumerate(first_gains)]
+    heapq.heapify(heads)
 
     def advance(which: int) -> None:
         if (pick := next(queues[which], None)) is not None:
             heapq.heappush(heads, (-pick[0], which, pick[1]))
 
-    for which in range(len(queues)):
-        advance(which)
-    merged: list[tuple[float, int]] = []
     while heads:
+        if heads[0][2] == unsolved:
+            advance(heapq.heappop(heads)[1])
+            continue
         floor = -heads[0][0] * (1 - ties.TIE_MARGIN)
         tied = []
         while heads and -heads[0][0] >= floor:
-            tied.append(heapq.heappop(heads))
+            head = heapq.heappop(heads)
+            if head[2] == unsolved:
+                advance(head[1])
+            else:
+                tied.append(head)
         for negative_gain, which, index in sorted(tied, key=itemgetter(1)):
-            merged.append((-negative_gain, index))
+            yield -negative_gain, index
             advance(which)
-    full_objective = sum(part.full_objective for part in parts)
-    gains = parts[0].gains.new_tensor([gain for gain, _ in merged])
-    indices = parts[0].indices.new_tensor([index for _, index in merged])
-    coverage = min(1.0, gains.sum().item() / full_objective)
-    return FacilityLocationResult(indices, gains, coverage, 1.0, full_objective)

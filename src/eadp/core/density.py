@@ -1,4 +1,4 @@
-"""Density peaks clustering: cluster centres are dense points that are far from any denser point."""
+"""Density peaks: points that are dense and far from any denser point. They make good cluster centres."""
 
 from __future__ import annotations
 
@@ -22,30 +22,53 @@ class Clusters(NamedTuple):
     labels: Tensor
 
 
-def density_peaks(points: Tensor, clusters: int) -> Clusters:
+def density_scores(points: Tensor, neighbours: int) -> Tensor:
+    """Score points by how dense they are and how far they are from any denser point.
+
+    Let d_ij be the Euclidean distance divided by √c. The density of point i is ρ_i = exp(−mean of d_ij² over its
+    nearest points, including i itself). δ_i is the distance to the nearest denser point, or the largest distance of all
+    for the densest point. The score is ρ·δ. Of points with equal density, the one with the lower index counts as
+    denser.
+
+    Args:
+        points: n×c.
+        neighbours: How many nearest points count. At most n do.
+
+    Returns:
+        n scores in float64.
+    """
+    return _score(_distances(points), neighbours)
+
+
+def density_peaks(points: Tensor, clusters: int, neighbours: int | None = None) -> Clusters:
     """Cluster points by density peaks.
 
-    Let d_ij be the Euclidean distance divided by √c. The density of point i is ρ_i = exp(−mean of d_ij² over its C
-    nearest points, including i itself). δ_i is the distance to the nearest denser point, or the largest distance of all
-    for the densest point. The C points with the largest ρ·δ are the centres, and every other point joins its nearest
-    centre. Of points with equal density, the one with the lower index counts as denser.
+    The C points with the largest `density_scores` are the centres, and every other point joins its nearest centre.
 
     Args:
         points: n×c.
         clusters: Number of clusters C. At most n are made.
+        neighbours: How many nearest points count for the density. None: as many as there are clusters.
 
     Returns:
         The centres and the cluster of each point.
     """
-    n = len(points)
-    clusters = min(clusters, n)
-    points = points.double()
-    distance = torch.cdist(points, points) / points.shape[1] ** 0.5
-    density = (-distance.sort(dim=1).values[:, :clusters].square().mean(1)).exp()
-    rank = rank_descending(density).argsort()
-    is_denser = rank[None, :] < rank[:, None]
-    gap = torch.where(is_denser.any(1), distance.masked_fill(~is_denser, torch.inf).amin(1), distance.max())
-    centres = rank_descending(density * gap)[:clusters]
+    clusters = min(clusters, len(points))
+    distance = _distances(points)
+    centres = rank_descending(_score(distance, clusters if neighbours is None else neighbours))[:clusters]
     labels = distance[:, centres].argmin(1)
     labels[centres] = torch.arange(clusters, device=points.device)
     return Clusters(centres, labels)
+
+
+def _distances(points: Tensor) -> Tensor:
+    points = points.double()
+    return torch.cdist(points, points) / points.shape[1] ** 0.5
+
+
+def _score(distance: Tensor, neighbours: int) -> Tensor:
+    density = (-distance.sort(dim=1).values[:, :neighbours].square().mean(1)).exp()
+    rank = rank_descending(density).argsort()
+    is_denser = rank[None, :] < rank[:, None]
+    gap = torch.where(is_denser.any(1), distance.masked_fill(~is_denser, torch.inf).amin(1), distance.max())
+    return density * gap

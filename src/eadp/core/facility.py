@@ -37,15 +37,19 @@ class FacilityLocationResult:
     Attributes:
         indices: K, the picked tokens, in the order of picking.
         gains: K, float64, the marginal gain of each pick (Eq. 14). 0 where nothing was left to gain.
-        coverage: F(picked tokens) / F(all tokens), in [0, 1].
+        coverage: How much of the image the picks represent, in [0, 1]: 0 is the best single token, 1 is all tokens; see
+            `coverage_of`.
         bound: Upper bound on the coverage of any K tokens. The picks reach at least coverage / bound of the optimum.
-        full_objective: F(all tokens), the unit of `coverage` and `bound`.
+        single_objective: F(best single token), where `coverage` and `bound` are 0. Over several blocks, the sum over
+            the best token of each block.
+        full_objective: F(all tokens), where they are 1.
     """
 
     indices: Tensor
     gains: Tensor
     coverage: float
     bound: float
+    single_objective: float
     full_objective: float
 
 
@@ -86,7 +90,8 @@ def facility_location(
         similarity: S, N×N, finite and at least 0; or a `LazySimilarity`.
         weights: w, N, finite and at least 0, not all 0. For EADP the polarized score ŝ.
         keep: Number of tokens to pick.
-        coverage: Pick only as many tokens as reach this coverage, in (0, 1]. Together with `keep`, at most `keep`.
+        coverage: Pick only as many tokens as reach this coverage, in (0, 1]: 0 is what the best single token
+            represents, 1 is everything. Together with `keep`, at most `keep`.
         symmetric: Whether the matrix equals its transpose, as the one of `token_similarity` does. None to check.
         backend: `numba`, `torch`, `rows`, or `auto`: rows for a `LazySimilarity`, otherwise numba on the CPU and torch
             elsewhere.
@@ -127,32 +132,71 @@ def facility_location(
         else:
             solution = _solve_torch(similarity, weights, limit, target)
     order, gains, full_objective, remaining_gain, tie_loss = solution
-    reached = min(1.0, gains.sum().item() / full_objective)
-    # By submodularity, no K tokens reach more than the picks plus the K largest remaining gains. The guarantee of
-    # 1 − 1/e assumes the best gain at each step, so it needs what the tie rules gave away.
-    guarantee = (reached + tie_loss / full_objective) / (1 - 1 / math.e)
-    bound = min(1.0, reached + remaining_gain / full_objective + BOUND_MARGIN, guarantee)
-    return FacilityLocationResult(order, gains, reached, max(reached, bound), full_objective)
+    objective, single_objective = gains.sum().item(), gains[0].item()
+    # Upper bounds on F of any K tokens; docs/methods/selection.md has the proofs.
+    by_gains = objective + remaining_gain + BOUND_MARGIN * full_objective
+    highest = min(by_gains, _greedy_guarantee(objective + tie_loss, single_objective, len(order)))
+    reached = coverage_of(objective, single_objective, full_objective)
+    bound = max(reached, coverage_of(highest, single_objective, full_objective))
+    return FacilityLocationResult(order, gains, reached, bound, single_objective, full_objective)
 
 
-def objective_goal(coverage: float, full_objective: float) -> float:
-    """Return the value of F at which a coverage counts as reached, allowing for rounding.
+def coverage_of(objective: float, single_objective: float, full_objective: float) -> float:
+    """Return the coverage of tokens whose objective is F(Y): (F(Y) − F(single)) / (F(all) − F(single)), at least 0.
 
-    The allowance is twice `ROUNDING_NOISE`, because a token of zero norm has a similarity of only 0.5 to itself.
+    0 is what the best single token represents (over several blocks, the best single token of each), 1 is everything.
+    Where one token represents everything, up to rounding, it covers everything.
+
+    Args:
+        objective: F(Y).
+        single_objective: F(best single token), summed over blocks.
+        full_objective: F(all tokens), summed over blocks.
+
+    Returns:
+        The coverage, in [0, 1].
     """
-    return coverage * full_objective * (1 - 2 * ties.ROUNDING_NOISE)
+    allowance = _rounding_allowance(full_objective)
+    if full_objective - single_objective <= allowance:
+        return float(objective >= single_objective - allowance)
+    return min(1.0, max(0.0, (objective - single_objective) / (full_objective - single_objective)))
 
 
-def _check_values(similarity: Tensor | None, weights: Tensor) -> None:
-    """Raise ValueError if weights or similarities are not finite, negative, or all 0."""
+def objective_goal(coverage: float, single_objective: float, full_objective: float) -> float:
+    """Return the value of F at which a coverage counts as reached, allowing for rounding; ∞ for a coverage of ∞."""
+    if coverage == math.inf:
+        return math.inf
+    goal = single_objective + coverage * (full_objective - single_objective)
+    return goal - _rounding_allowance(full_objective)
+
+
+def _rounding_allowance(full_objective: float) -> float:
+    """How much of F may be missing through rounding.
+
+    It is twice `ROUNDING_NOISE`, because a token of zero norm has a similarity of only 0.5 to itself.
+    """
+    return 2 * ties.ROUNDING_NOISE * full_objective
+
+
+def _greedy_guarantee(objective: float, single_objective: float, picks: int) -> float:
+    """Return the most that F of any K tokens can be if the greedy algorithm reached `objective` with K picks."""
+    if picks == 1:
+        return objective
+    return single_objective + (objective - single_objective) / (1 - (1 - 1 / picks) ** (picks - 1))
+
+
+def check_weights(weights: Tensor) -> None:
+    """Raise ValueError if weights are not finite, negative, or all 0."""
     checks.finite("weights", weights)
     if weights.min() < 0:
         where = int(weights.argmin())
         raise ValueError(f"weights must be 0 or more, but weights[{where}] is {weights[where].item():.6g}")
     if not weights.any():
         raise ValueError("weights are all 0: there is nothing to cover. Equal weights (ones) cover the image evenly")
-    if similarity is None:
-        return
+
+
+def _check_values(similarity: Tensor, weights: Tensor) -> None:
+    """Raise ValueError if weights or similarities are not finite, negative, or all 0."""
+    check_weights(weights)
     checks.finite("similarity", similarity)
     if similarity.min() < 0:
         i, j = divmod(int(similarity.argmin()), len(similarity))
@@ -188,8 +232,11 @@ def _solve_numba(similarity: Tensor, weights: Tensor, limit: int, target: float,
     if not (rows.min() >= 0 and w.min() >= 0 and 0 < full_objective < math.inf):
         _check_values(similarity, weights)
     noise = ties.ROUNDING_NOISE * float(highest[w > 0].max())
-    goal = objective_goal(target, full_objective)
-    order, gains, remaining, tie_loss = facility_greedy(rows, columns, w, limit, goal, noise, ties.TIE_MARGIN)
+    # The goal depends on the first pick: goal(single) = goal(0) + (1 − target) · single.
+    goal, single_share = objective_goal(target, 0.0, full_objective), max(0.0, 1 - target)
+    order, gains, remaining, tie_loss = facility_greedy(
+        rows, columns, w, limit, goal, single_share, noise, ties.TIE_MARGIN
+    )
     device, remaining_gain = similarity.device, remaining + noise * float(w.sum())
     return _Solution(
         torch.from_numpy(order).to(device), torch.from_numpy(gains).to(device), full_objective, remaining_gain, tie_loss
@@ -203,7 +250,6 @@ def _solve_torch(similarity: Tensor, weights: Tensor, limit: int, target: float)
     weights = weights.to(similarity.device, highest_precision(similarity.device))
     highest = similarity.amax(dim=0).to(weights)
     full_objective = (weights @ highest).item()
-    goal = objective_goal(target, full_objective)
     noise = ties.ROUNDING_NOISE * highest[weights > 0].max().item()
     covered = _initial_coverage(weights)
     scratch = weights.new_empty(n, n)
@@ -231,8 +277,9 @@ def _solve_torch(similarity: Tensor, weights: Tensor, limit: int, target: float)
         picked.index_fill_(0, pick, True)
         torch.maximum(covered, row, out=covered)
         is_check = step % COVERAGE_CHECK_INTERVAL == COVERAGE_CHECK_INTERVAL - 1 or step == limit - 1
-        if goal < math.inf and is_check:
+        if target < math.inf and is_check:
             useful = int((gains[: step + 1] > 0).sum())
+            goal = objective_goal(target, gains[0].item(), full_objective)
             short = int((gains[: step + 1].cumsum(0) < goal).sum())
             if min(short, useful) <= step:
                 done = min(short + 1, useful)
@@ -250,11 +297,10 @@ def _solve_by_rows(similarity: LazySimilarity, weights: Tensor, limit: int, targ
     Gains only fall, so an outdated gain is an upper bound. Only candidates whose bound is the largest are computed
     again, one batch of rows at a time.
     """
-    _check_values(None, weights)
+    check_weights(weights)
     n, device = len(similarity), similarity.unit_features.device
     weights = weights.to(device, highest_precision(device))
     full_objective = (weights @ similarity.diagonal.to(weights)).item()
-    goal = objective_goal(target, full_objective)
     noise = ties.ROUNDING_NOISE * similarity.diagonal[weights > 0].max().item()
     tokens = torch.arange(n, device=device)
     covered = _initial_coverage(weights)
@@ -262,7 +308,7 @@ def _solve_by_rows(similarity: LazySimilarity, weights: Tensor, limit: int, targ
     is_current = torch.ones_like(weights, dtype=torch.bool)
     order: list[int] = []
     gains: list[float] = []
-    reached, tie_loss = 0.0, 0.0
+    goal, reached, tie_loss = math.inf, 0.0, 0.0
 
     def refresh(candidates: Tensor) -> None:
         rises = similarity.rows(candidates).to(weights) - covered
@@ -293,10 +339,11 @@ def _solve_by_rows(similarity: LazySimilarity, weights: Tensor, limit: int, targ
         order.append(int(pick))
         gains.append((rise @ weights).item())
         reached += gains[-1]
+        goal = objective_goal(target, gains[0], full_objective)
         tie_loss += max(0.0, best_gain.item() - gains[-1])
         is_current[:] = False
         bounds[pick] = -math.inf
-    if goal == math.inf:
+    if target == math.inf:
         rest = tokens[bounds > -math.inf][: limit - len(order)].tolist()
         order += rest
         gains += [0.0] * len(rest)

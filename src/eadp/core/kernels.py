@@ -8,7 +8,8 @@ the scale of the data.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from eadp.core.compilation import compiled
 
 UNIT_ROUNDOFF = 2.0**-53
 """Relative error of one float64 rounding."""
@@ -20,7 +21,7 @@ TILE = 8
 """Side of the tiles that are transposed at once. Small, as rows a power of two apart compete for few cache lines."""
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def is_symmetric(matrix):  # type: ignore[no-untyped-def]
     """Return whether a square matrix equals its transpose, comparing tile by tile."""
     n = len(matrix)
@@ -41,7 +42,7 @@ def is_symmetric(matrix):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
+@compiled(fastmath={"nnan", "nsz"})
 def _maximum(values):  # type: ignore[no-untyped-def]
     """Return the largest value of a vector without NaN; the loop vectorizes because NaN is ruled out."""
     top = values[0]
@@ -50,7 +51,7 @@ def _maximum(values):  # type: ignore[no-untyped-def]
     return top
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _first_at_least(values, floor):  # type: ignore[no-untyped-def]
     """Return the lowest index whose value is at least `floor`, or −1."""
     for u in range(len(values)):
@@ -59,7 +60,7 @@ def _first_at_least(values, floor):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _count_at_least(values, floor):  # type: ignore[no-untyped-def]
     count = 0
     for value in values:
@@ -67,7 +68,7 @@ def _count_at_least(values, floor):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _dense_gains(columns, weights, covered, picked, gains):  # type: ignore[no-untyped-def]
     """Compute gain(u) = Σ_j w_j · max(0, S_uj − C_j) (Eq. 14) for all u into `gains`; −∞ for picked tokens."""
     gains[:] = 0.0
@@ -82,7 +83,7 @@ def _dense_gains(columns, weights, covered, picked, gains):  # type: ignore[no-u
         gains[u] = -np.inf
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _first_gains(columns, weights, gains):  # type: ignore[no-untyped-def]
     """Compute the gains before the first pick into `gains`: gain(u) = Σ_j w_j · S_uj."""
     gains[:] = 0.0
@@ -92,7 +93,7 @@ def _first_gains(columns, weights, gains):  # type: ignore[no-untyped-def]
             gains[u] += w * column[u]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _gain_of_row(row, weights, covered):  # type: ignore[no-untyped-def]
     """Compute the gain of one candidate from its row of S: the same sum in the same order as in `_dense_gains`."""
     total = 0.0
@@ -103,7 +104,7 @@ def _gain_of_row(row, weights, covered):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
+@compiled(fastmath={"reassoc"})
 def _raised_weight(row, weights, covered, noise):  # type: ignore[no-untyped-def]
     """Sum the weights of the columns whose coverage this row would raise by more than rounding."""
     total = 0.0
@@ -112,7 +113,7 @@ def _raised_weight(row, weights, covered, noise):  # type: ignore[no-untyped-def
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _first_tied(gains, best, row, noise, raised_weight, tie):  # type: ignore[no-untyped-def]
     """Return the lowest index that ties with the best candidate; `row` is the best candidate's row of S."""
     best_gain, copy_floor = gains[best], row[best] - noise
@@ -124,7 +125,7 @@ def _first_tied(gains, best, row, noise, raised_weight, tie):  # type: ignore[no
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _append_lowest_indices(order, done, n):  # type: ignore[no-untyped-def]
     """Fill `order` from position `done` on with the lowest indices not yet picked; return the new length."""
     is_left = np.ones(n, np.bool_)
@@ -137,7 +138,7 @@ def _append_lowest_indices(order, done, n):  # type: ignore[no-untyped-def]
     return done
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _raise_coverage(row, weights, covered, changed, before):  # type: ignore[no-untyped-def]
     """Update the coverage, C ← max(C, row); return how many columns rose, and the gain.
 
@@ -161,8 +162,8 @@ def _raise_coverage(row, weights, covered, changed, before):  # type: ignore[no-
     return count, gain
 
 
-@njit(cache=True, nogil=True)
-def facility_greedy(rows, columns, weights, limit, goal, noise, tie):  # type: ignore[no-untyped-def]
+@compiled()
+def facility_greedy(rows, columns, weights, limit, goal, single_share, noise, tie):  # type: ignore[no-untyped-def]
     """Maximize the facility location objective greedily, updating the gains instead of recomputing them.
 
     When the coverage of column j rises from o to n, the gain of candidate u falls by w_j · max(0, min(S_uj, n) − o).
@@ -175,7 +176,9 @@ def facility_greedy(rows, columns, weights, limit, goal, noise, tie):  # type: i
         columns: Sᵀ; the same array if S is symmetric.
         weights: N.
         limit: Maximum number of picks.
-        goal: Stop once F reaches this value or nothing is left to gain. If it is infinite, make exactly `limit` picks.
+        goal: Stop once F reaches this value plus `single_share` of the first gain, or nothing is left to gain. If it is
+            infinite, make exactly `limit` picks.
+        single_share: Share of the first gain that is added to the goal.
         noise: How much rounding can change a similarity.
         tie: Share of the best gain within which gains tie.
 
@@ -194,7 +197,7 @@ def facility_greedy(rows, columns, weights, limit, goal, noise, tie):  # type: i
     max_rounding = noise * weights.sum()
     _first_gains(columns, weights, gains)
     reached, tie_loss, scale, updates, done = 0.0, 0.0, _maximum(gains), 0, 0
-    while done < limit and reached < goal:
+    while done < limit and (done == 0 or reached < goal + single_share * picked_gains[0]):
         best_gain = _maximum(gains)
         floor = best_gain - 4.0 * (updates + n) * UNIT_ROUNDOFF * scale
         close_count = _count_at_least(gains, floor) if updates > 0 else 0
@@ -241,7 +244,7 @@ def facility_greedy(rows, columns, weights, limit, goal, noise, tie):  # type: i
     return order[:done], picked_gains[:done], _sum_of_largest(gains, done), tie_loss
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _sum_of_largest(values, k):  # type: ignore[no-untyped-def]
     """Sum the k largest values, counting negative ones as 0."""
     smaller = len(values) - k
@@ -252,7 +255,7 @@ def _sum_of_largest(values, k):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def dpp_greedy(kernel, limit, noise, tie):  # type: ignore[no-untyped-def]
     """Pick tokens by greedy MAP inference of a DPP: each pick has the largest unexplained variance.
 
@@ -308,7 +311,7 @@ def dpp_greedy(kernel, limit, noise, tie):  # type: ignore[no-untyped-def]
     return order, gains
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _farthest(nearest, distance, noise, tie):  # type: ignore[no-untyped-def]
     """Return the lowest index that ties with the largest value of `nearest`.
 
@@ -328,7 +331,7 @@ def _farthest(nearest, distance, noise, tie):  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def max_min_greedy(distance, limit, noise, tie):  # type: ignore[no-untyped-def]
     """Pick tokens by farthest-first traversal; distances that could be the result of rounding count as 0.
 

@@ -122,3 +122,50 @@ def _add_position(kept: Tensor, total: int, last: bool) -> Tensor:
         raise ValueError(f"all {total} positions are taken: there is no room for one more token; keep fewer")
     is_taken[free[-1 if last else 0]] = True
     return is_taken.nonzero().flatten()
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """Merged rows, given by their entries that are not 0.
+
+    Attributes:
+        tokens: k, the token that each row stands for. Two rows may stand for one token.
+        owners: E, the row of each entry.
+        columns: E, its token.
+        weights: E, its weight.
+    """
+
+    tokens: Tensor
+    owners: Tensor
+    columns: Tensor
+    weights: Tensor
+
+    @classmethod
+    def unchanged(cls, tokens: Tensor) -> SparseRows:
+        """Return rows that pass tokens on unchanged."""
+        rows = torch.arange(len(tokens), device=tokens.device)
+        return cls(tokens, rows, tokens, torch.ones(len(tokens), device=tokens.device))
+
+    @classmethod
+    def join(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """Join several sets of rows, one after another."""
+        starts = [sum(len(part.tokens) for part in parts[:number]) for number in range(len(parts))]
+        owners = torch.cat([part.owners + start for part, start in zip(parts, starts, strict=True)])
+        return cls(
+            torch.cat([part.tokens for part in parts]),
+            owners,
+            torch.cat([part.columns for part in parts]),
+            torch.cat([part.weights.float() for part in parts]),
+        )
+
+    def take(self, rows: Tensor) -> SparseRows:
+        """Return some of the rows, in this order. rows: indices, none of them twice."""
+        number = torch.full((len(self.tokens),), -1, device=rows.device)
+        number[rows] = torch.arange(len(rows), device=rows.device)
+        kept = number[self.owners] >= 0
+        return SparseRows(self.tokens[rows], number[self.owners[kept]], self.columns[kept], self.weights[kept])
+
+    def dense(self, total: int) -> Tensor:
+        """Return the k×total merge weights. Weights of the same row and token add up."""
+        merge = torch.zeros(len(self.tokens), total, device=self.tokens.device)
+        return merge.index_put_((self.owners, self.columns), self.weights, accumulate=True)

@@ -316,7 +316,8 @@ def relevance(
 ) -> Relevance:
     """Compute the instruction relevance score S^I = min-max(μ·S^G + (1−μ)·S^D) of N visual tokens (Eq. 2 to 10).
 
-    Without any words (M = 0), the pooled text alone decides, as with μ = 1, and `notes` says so.
+    Without any words (M = 0), the pooled text alone decides, as with μ = 1, and `notes` says so. If there is no pooled
+    text either, the question is empty: all tokens have the same score.
 
     Args:
         visual: N×c, the visual tokens in the embedding space of the text.
@@ -324,7 +325,8 @@ def relevance(
         pooled: c, the embedding of the whole question, or one vector per segment.
         blocks: The range of token indices of each block (crop, frame). Softmax, entropy, filter and weights are
             computed for each block separately, as the batch dimension of Algorithm 1 implies. None for one block.
-        sign: Factor on the cosines: −1 for CLIP, whose raw maps highlight the background, otherwise +1.
+        sign: Factor on the cosines, +1 or −1. −1, as in the paper and its release, where raw cosines are highest on the
+            background.
         scoring: Settings. None for the defaults.
 
     Returns:
@@ -347,12 +349,15 @@ def relevance(
     segments = [segment for segment in segments if len(segment)]
 
     notes, mu = [], scoring.mu
-    if not segments and not pooled_segments:
+    is_empty = not segments and not pooled_segments
+    if is_empty and text is None:
         raise ValueError("there is no text: give the words of the question (text), its pooled vector, or both")
-    if not segments and mu < 1:
+    if is_empty:
+        notes.append("the question is empty")
+    elif not segments and mu < 1:
         notes.append(f"the question has no words of its own: the pooled text decides alone (μ = 1 instead of {mu})")
         mu = 1.0
-    if not pooled_segments and mu > 0:
+    if not pooled_segments and mu > 0 and not is_empty:
         raise ValueError(f"mu={mu} weighs the pooled text, but pooled is missing: give it, or set mu=0")
 
     maps = [sign * (segment @ visual.T) for segment in segments]

@@ -117,6 +117,11 @@ class LazySimilarity:
         """N, the similarity of each token to itself, the largest in its row: 1, or 0.5 for a token of zero norm."""
         return self_similarity(self.unit_features)
 
+    def single_objectives(self, weights: Tensor) -> Tensor:
+        """Compute Σ_j w_j · Sim_ij for each token i (N): what it represents alone. Takes N·d steps instead of N²·d."""
+        x = self.unit_features
+        return 0.5 * (weights.sum() + x @ (x.T @ weights.to(x)))
+
     @part("similarity")
     def rows(self, indices: Tensor) -> Tensor:
         """Compute len(indices)×N rows, equal to those of `token_similarity` up to rounding."""

@@ -105,6 +105,7 @@ class VisualTokens:
         newlines: R×d_v, the newline tokens between the image's rows, for methods that can keep or drop these too.
         downsampled: E×d_v, the blocks encoded again at a lower resolution, as the language model would receive them.
         downsampled_grids: (rows, columns) of each block in `downsampled`; (0, 0) for a block that is dropped.
+        is_clip: The blocks are the frames of one clip, in order and all with the same grid.
     """
 
     features: Tensor
@@ -120,6 +121,7 @@ class VisualTokens:
     newlines: Tensor | None = None
     downsampled: Tensor | None = None
     downsampled_grids: Sequence[Grid] = ()
+    is_clip: bool = False
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or 0 in self.features.shape:
@@ -132,6 +134,8 @@ class VisualTokens:
             raise ValueError(f"grids must be (rows, columns) pairs of at least 1×1, got {self.grids!r}")
         if (cells := sum(rows * columns for rows, columns in grids)) != n:
             raise ValueError(f"grids {list(grids)} hold {cells} tokens, but features has {n} rows")
+        if self.is_clip and len(set(grids)) > 1:
+            raise ValueError(f"the frames of a clip have one grid, got {list(grids)}")
         object.__setattr__(self, "grids", grids)
 
     def __len__(self) -> int:
@@ -142,6 +146,11 @@ class VisualTokens:
         """The range of token indices of each block."""
         ends = list(accumulate(rows * columns for rows, columns in self.grids))
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+    @property
+    def frames(self) -> Tensor:
+        """T×n×d, the features frame by frame. Anything but a clip is one frame of N tokens."""
+        return self.features.unflatten(0, (len(self.grids) if self.is_clip else 1, -1))
 
     def in_sequence(self, indices: Tensor) -> Tensor:
         """Sort token indices into the order in which the language model receives the tokens."""
@@ -232,7 +241,8 @@ class Selection:
         method: The method's name, including the variant if the model required one.
         order: K, the kept tokens in the order in which they were picked.
         gains: K, the marginal gain of each pick, in the same order.
-        coverage: Share of the weighted image that the kept tokens represent, in [0, 1].
+        coverage: How much of the weighted image the kept tokens represent, in [0, 1]: 0 is what the best single token
+            represents (of each block, if there are several), 1 is everything. See `core.coverage_of`.
         bound: Upper bound on the coverage of any K tokens, for this image and question.
         quotas: Number of kept tokens in each block.
         scores: N, the values by which the method ranked the tokens.

@@ -96,7 +96,7 @@ def evaluate(
     name, rank = settings.name, int(os.environ.get("RANK", "0"))
     generation = generation or {}
     folder = out / name
-    journal_settings = {"harness": HARNESS, **settings.as_json(), "wishes": generation}
+    journal_settings = {"harness": HARNESS, **settings.as_json(), "generation": generation}
     with Journal.open(journal or folder / "journal", journal_settings, rank=rank) as opened:
         journaled = JournaledModel(PrunedModel(settings, device), opened)
         # VLMEvalKit passes options to some models, which it recognizes by their names.

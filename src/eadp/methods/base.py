@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+from eadp.methods.settings import Range, check_settings_of, json_schema
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,7 +61,8 @@ class Method(ABC):
     """A pruning method: a frozen set of settings and the rule that selects tokens with them.
 
     Subclass `BeforeMethod` or `InsideMethod`, not this class. A subclass describes itself in class variables, declares
-    its settings as dataclass fields, and is registered with `@register_method`.
+    its settings as dataclass fields, and is registered with `@register_method`. Values of settings are checked against
+    the annotations of the fields: see `eadp.methods.settings`.
 
     Attributes:
         name: The name by which `get_method` and the command line find the method.
@@ -81,16 +85,17 @@ class Method(ABC):
     presets: ClassVar[tuple[str, ...]] = ()
     takes_budget: ClassVar[bool] = True
 
-    keep: int | float | None = field(default=None, kw_only=True)
+    keep: Annotated[int, Range(1)] | Annotated[float, Range(0, 1, open_low=True)] | None = field(
+        default=None, kw_only=True
+    )
 
     def __post_init__(self) -> None:
         keep = self.keep
-        if isinstance(keep, bool) or not isinstance(keep, (int, float, type(None))):
+        if isinstance(keep, bool) or not isinstance(keep, Real | None):
             raise TypeError(f"keep must be a count (128) or a share (0.25), got {keep!r}")
-        if isinstance(keep, float) and not 0 < keep <= 1:
+        if isinstance(keep, Real) and not isinstance(keep, Integral) and not 0 < keep <= 1:
             raise ValueError(f"keep as a share must lie in (0, 1], got {keep}; for a count give an int")
-        if isinstance(keep, int) and keep < 1:
-            raise ValueError(f"keep must be at least 1, got {keep}")
+        check_settings_of(self)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -107,6 +112,11 @@ class Method(ABC):
             elif each.init and each.default_factory is not MISSING:
                 found[each.name] = each.default_factory()
         return found
+
+    @classmethod
+    def settings_schema(cls) -> dict[str, Any]:
+        """Return a JSON schema of the method's settings: their types, ranges and defaults."""
+        return json_schema(cls)
 
     @classmethod
     def check_settings(cls, names: Iterable[str], also: Iterable[str] = ()) -> None:
@@ -173,7 +183,7 @@ class Method(ABC):
             raise ValueError(f'a method is given by its name, as in {{"method": "eadp", "keep": 64}}; got {dict(data)}')
         found = cls if name == getattr(cls, "name", None) else get_method_class(name)
         if not issubclass(found, cls):
-            raise ValueError(f"{name} is no {cls.__name__}; Method.from_dict builds any method")
+            raise ValueError(f"{name} is not a subclass of {cls.__name__}; Method.from_dict builds any method")
         found.check_settings(settings, also=[PRESET])
         if preset is not None:
             if family is None:
@@ -259,7 +269,7 @@ def register_method(cls: _AnyMethod) -> _AnyMethod:
         The class itself. Running the same definition again, as notebooks do, replaces the former one.
 
     Raises:
-        TypeError: If this is no concrete subclass of `Method`, lacks its name or citation, or is not a dataclass.
+        TypeError: If this is not a concrete subclass of `Method`, lacks its name or citation, or is not a dataclass.
         ValueError: If another class has the same name.
     """
     if not (isinstance(cls, type) and issubclass(cls, Method)):
@@ -268,11 +278,11 @@ def register_method(cls: _AnyMethod) -> _AnyMethod:
         raise TypeError(f"{_path(cls)} does not implement {', '.join(sorted(cls.__abstractmethods__))}")
     for attribute in ("name", "citation"):
         if not isinstance(getattr(cls, attribute, None), str):
-            raise TypeError(f"{_path(cls)} needs a class variable {attribute}, a text")
+            raise TypeError(f"{_path(cls)} needs a class variable {attribute}, a string")
     if missing := _annotated(cls) - {each.name for each in fields(cls)}:
         raise TypeError(
-            f"{', '.join(sorted(missing))} of {_path(cls)} would be no setting: write @dataclass(frozen=True) between "
-            "@register_method and the class"
+            f"{', '.join(sorted(missing))} of {_path(cls)} would not be a setting: write @dataclass(frozen=True) "
+            "between @register_method and the class"
         )
     former = _methods.get(cls.name)
     if former is not None and _path(former) != _path(cls):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 
-from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, checks, dpp_by_quota, split_evenly
+from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, dpp_by_quota, split_evenly
 from eadp.core.relevance import min_max
 from eadp.methods._pooled_text import pooled_similarity
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
+from eadp.methods.settings import Range
 
 
 @register_method
@@ -45,13 +46,7 @@ class CDPruner(BeforeMethod):
     presets: ClassVar[tuple[str, ...]] = ("theta: relevance against diversity",)
 
     scope: Literal["block", "image"] = "block"
-    theta: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.known("scope", self.scope, ("block", "image"))
-        if self.theta is not None and not 0 <= self.theta < 1:
-            raise ValueError(f"theta must lie in [0, 1), got {self.theta}")
+    theta: Annotated[float, Range(0, 1, open_high=True)] | None = None
 
     @property
     def text_layout(self) -> TextLayout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from eadp.core import Selection, checks, rank_descending
 from eadp.methods.base import register_method
 from eadp.methods.inside import Cut, InsideMethod, LayerView
+from eadp.methods.settings import Range
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -65,9 +66,9 @@ class DART(InsideMethod):
     name: ClassVar[str] = "dart"
     citation: ClassVar[str] = "Stop Looking for Important Tokens: Duplication Matters More (EMNLP 2025)"
 
-    visual_pivots: int = 4
+    visual_pivots: Annotated[int, Range(0, 1024)] = 4
     """Pivots among the visual tokens. Release."""
-    text_pivots: int = 4
+    text_pivots: Annotated[int, Range(0, 1024)] = 4
     """Pivots among the words. Release."""
     exact: bool = False
     turn: Turn = "release"
@@ -75,7 +76,6 @@ class DART(InsideMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.positive("visual_pivots + text_pivots", self.visual_pivots + self.text_pivots)
-        checks.known("turn", self.turn, get_args(Turn))
 
     def with_exact_count(self) -> Self:
         return replace(self, exact=True)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from eadp.core import OrderedPicks, Selection, TextGuide, VisualTokens, checks, max_min_by_quota, split_evenly
+from eadp.core import OrderedPicks, Selection, TextGuide, VisualTokens, max_min_by_quota, split_evenly
 from eadp.methods.base import Newlines, register_method
 from eadp.methods.before import BeforeMethod
 
@@ -37,10 +37,6 @@ class DivPrune(BeforeMethod):
     newlines: ClassVar[Newlines] = "chosen"
 
     scope: Literal["released", "image", "block"] = "released"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.known("scope", self.scope, ("released", "image", "block"))
 
     def count_sent(self, patches: int, newlines: int = 0, has_layout: bool = True) -> int:
         return self.count_to_keep(patches if self._prunes_by_block(has_layout) else patches + newlines)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, checks, rank_descending, split_evenly
+from eadp.core import Selection, TextGuide, VisualTokens, rank_descending, split_evenly
 from eadp.core.types import Grid
 from eadp.methods._attention import received_attention, require_attention, resolve_layer
 from eadp.methods.base import Need, Positions, register_method
 from eadp.methods.before import BeforeMethod
+from eadp.methods.settings import Range
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -80,16 +81,11 @@ class HiPrune(BeforeMethod):
     needs: ClassVar[frozenset[Need]] = frozenset({"vision_attention"})
     presets: ClassVar[tuple[str, ...]] = ("LLaVA: layers 8, 22 of 24", "Qwen: layers 15, 31 of 32")
 
-    alpha: float = 0.1
+    alpha: Annotated[float, Range(0, 1)] = 0.1
     object_layer: int | None = None
     deep_layer: int | None = None
     buffers: Buffers = "flat"
     exact: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.unit_interval("alpha", self.alpha)
-        checks.known("buffers", self.buffers, ("flat", "grid"))
 
     def with_exact_count(self) -> Self:
         return replace(self, exact=True)

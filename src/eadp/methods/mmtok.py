@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eadp.core import OrderedPicks, Selection, TextGuide, VisualTokens, checks, greedy_coverage, split_evenly
+from eadp.core import OrderedPicks, Selection, TextGuide, VisualTokens, greedy_coverage, split_evenly
 from eadp.core.similarity import highest_precision
 from eadp.methods._attention import require_features
 from eadp.methods.base import Need, Positions, register_method
 from eadp.methods.before import BeforeMethod
+from eadp.methods.settings import Range
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -76,21 +77,11 @@ class MMTok(BeforeMethod):
     needs: ClassVar[frozenset[Need]] = frozenset({"word_embeddings", "tower_features", "padding"})
     presets: ClassVar[tuple[str, ...]] = ("LLaVA: keywords, τ 0.02", "Qwen: question, τ 0.01")
 
-    alpha: float = 0.5
-    text_temperature: float | None = None
-    vision_temperature: float = 0.2
+    alpha: Annotated[float, Range(0)] = 0.5
+    text_temperature: Annotated[float, Range(0, open_low=True)] | None = None
+    vision_temperature: Annotated[float, Range(0, open_low=True)] = 0.2
     words: Literal["keywords", "question"] | None = None
     exact: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.alpha < 0:
-            raise ValueError(f"alpha must be at least 0, got {self.alpha}")
-        checks.positive("vision_temperature", self.vision_temperature)
-        if self.text_temperature is not None:
-            checks.positive("text_temperature", self.text_temperature)
-        if self.words is not None:
-            checks.known("words", self.words, ("keywords", "question"))
 
     def with_exact_count(self) -> Self:
         return replace(self, exact=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from eadp.core import (
     TextGuide,
     TowerAttention,
     VisualTokens,
-    checks,
     outliers,
     rank_descending,
     split_evenly,
@@ -31,6 +30,7 @@ from eadp.methods._attention import (
 from eadp.methods._merging import choose_merge_space, order_blocks
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
+from eadp.methods.settings import Range
 
 Among = Literal["all", "unkept"]
 
@@ -78,16 +78,10 @@ class PruMerge(BeforeMethod):
     presets: ClassVar[tuple[str, ...]] = ("without keep: outliers",)
 
     layer: int = -1
-    even: int = 3
-    neighbours: int = 32
+    even: Annotated[int, Range(1, 1024)] = 3
+    neighbours: Annotated[int, Range(1)] = 32
     among: Among = "all"
     per_head: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.positive("even", self.even)
-        checks.positive("neighbours", self.neighbours)
-        checks.known("among", self.among, ("all", "unkept"))
 
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
         return (resolve_layer(self.name, self.layer, depth),)

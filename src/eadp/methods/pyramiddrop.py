@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from eadp.core import Selection, checks
+from eadp.core import Selection
 from eadp.methods.base import Need, Positions, register_method
 from eadp.methods.inside import AttentionFrom, Cut, InsideMethod, LayerView, select_highest
+from eadp.methods.settings import Range
 
 
 @register_method
@@ -40,12 +41,10 @@ class PyramidDrop(InsideMethod):
     attention_from: ClassVar[AttentionFrom] = "next"
 
     layers: tuple[int, ...] = (8, 16, 24)
-    shares: tuple[float, ...] = (0.5, 0.25, 0.125)
+    shares: tuple[Annotated[float, Range(0, 1, open_low=True)], ...] = (0.5, 0.25, 0.125)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for share in self.shares:
-            checks.share("shares", share)
         if self.keep is None and len(self.shares) != len(self.layers):
             raise ValueError(f"{len(self.layers)} layers need as many shares, got {self.shares}; or give keep=")
 

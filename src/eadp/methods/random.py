@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from eadp.core import Selection, TextGuide, VisualTokens
 from eadp.methods.base import register_method
 from eadp.methods.before import BeforeMethod
+from eadp.methods.settings import Range
 
 
 @register_method
@@ -31,7 +32,7 @@ class Random(BeforeMethod):
     name: ClassVar[str] = "random"
     citation: ClassVar[str] = "control"
 
-    seed: int = 0
+    seed: Annotated[int, Range(-(1 << 63), (1 << 63) - 1)] = 0
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         generator = torch.Generator().manual_seed(_image_seed(self.seed, tokens.features))

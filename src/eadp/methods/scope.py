@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from eadp.core import (
     Selection,
     TextGuide,
     VisualTokens,
-    checks,
     greedy_coverage,
     split_evenly,
     token_cosine,
@@ -21,6 +20,7 @@ from eadp.core import (
 from eadp.methods._attention import cls_attention, label_selection, require_attention, require_features, resolve_layer
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
+from eadp.methods.settings import Range
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,16 +58,10 @@ class SCOPE(BeforeMethod):
     uses_cls_attention: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = ("alpha: saliency against coverage",)
 
-    alpha: float = 1.0
+    alpha: Annotated[float, Range(0)] = 1.0
     combine: Literal["multiply", "add"] = "multiply"
     layer: int = -2
     exact: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.known("combine", self.combine, ("multiply", "add"))
-        if self.alpha < 0:
-            raise ValueError(f"alpha must be at least 0, got {self.alpha}")
 
     def with_exact_count(self) -> Self:
         return replace(self, exact=True)

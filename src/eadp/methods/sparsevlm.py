@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, checks, density_peaks, rank_descending
+from eadp.core import Selection, density_peaks, rank_descending
 from eadp.methods.base import Need, Positions, register_method
 from eadp.methods.inside import (
     Budget,
@@ -21,6 +21,9 @@ from eadp.methods.inside import (
     note_missing_attention,
     scale_layers,
 )
+from eadp.methods.settings import Range
+
+TokenCount = Annotated[int, Range(1)]
 
 PUBLISHED_TOTAL = 576
 PUBLISHED: dict[int, tuple[int, int, int]] = {
@@ -89,18 +92,15 @@ class SparseVLM(InsideMethod):
 
     layers: tuple[int, ...] = (3, 7, 16)
     budget: Budget = field(default="published", kw_only=True)
-    table: tuple[int, int, int] | None = None
-    recycle: float = 0.3
+    table: tuple[TokenCount, TokenCount, TokenCount] | None = None
+    recycle: Annotated[float, Range(0, 1)] = 0.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.unit_interval("recycle", self.recycle)
         if len(self.layers) != 3:
             raise ValueError(f"the published tables are for three cuts, got layers={self.layers}")
         if self.table is not None and self.keep is not None:
             raise ValueError(f"give either keep or a table of counts, got keep={self.keep} and table={self.table}")
-        if self.table is not None and (len(self.table) != 3 or min(self.table) < 1):
-            raise ValueError(f"table must be three counts of at least 1, such as (300, 200, 110), got {self.table}")
 
     def default_cuts(self, total: int, depth: int) -> tuple[Cut, ...]:
         if self.table is None:

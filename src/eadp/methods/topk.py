@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens, rank_descending
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
-from eadp.methods.eadp import EADP
+from eadp.methods.eadp import EADP, Temperature
+from eadp.methods.settings import Range
 
 
 @register_method
@@ -34,11 +35,11 @@ class TopK(BeforeMethod):
     citation: ClassVar[str] = "control"
     needs: ClassVar[frozenset[Need]] = frozenset({"text"})
 
-    mu: float = EADP.mu
-    q: float = EADP.q
-    tau: float = EADP.tau
-    gamma: float = EADP.gamma
-    smoothing: int = EADP.smoothing
+    mu: Annotated[float, Range(0, 1)] = EADP.mu
+    q: Annotated[float, Range(0, 1, open_low=True)] = EADP.q
+    tau: Temperature = EADP.tau
+    gamma: Temperature = EADP.gamma
+    smoothing: Annotated[int, Range(1, 255)] = EADP.smoothing
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from eadp.methods._attention import (
 from eadp.methods._merging import choose_merge_space, has_mosaic, order_blocks
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
+from eadp.methods.settings import Range
 
 DOMINANT, CLASS, CONTEXTUAL = range(3)
 """Kinds of rows, in the order in which the crops of a mosaic send them."""
@@ -62,13 +63,7 @@ class VisionZip(BeforeMethod):
     presets: ClassVar[tuple[str, ...]] = ("keep=32: 27+5", "64: 54+10", "128: 108+20", "192: 162+30")
 
     layer: int = -2
-    contextual: int | float = 5 / 32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        is_share = isinstance(self.contextual, float)
-        if isinstance(self.contextual, bool) or self.contextual < 0 or (is_share and self.contextual >= 1):
-            raise ValueError(f"contextual is a share of the budget in [0, 1), or a count (10), got {self.contextual!r}")
+    contextual: Annotated[int, Range(0)] | Annotated[float, Range(0, 1, open_high=True)] = 5 / 32
 
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
         return (resolve_layer(self.name, self.layer, depth),)

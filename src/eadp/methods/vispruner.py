@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, checks, rank_descending, split_evenly, token_cosine
+from eadp.core import Selection, TextGuide, VisualTokens, rank_descending, split_evenly, token_cosine
 from eadp.methods._attention import cls_attention, label_selection, require_attention, require_features, resolve_layer
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
+from eadp.methods.settings import Range
 
 DROPPED_PER_ROUND = 8
 
@@ -59,12 +60,8 @@ class VisPruner(BeforeMethod):
     uses_cls_attention: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = ("ratio: important against diverse",)
 
-    ratio: float = 0.5
+    ratio: Annotated[float, Range(0, 1)] = 0.5
     layer: int = -2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.unit_interval("ratio", self.ratio)
 
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
         return (resolve_layer(self.name, self.layer, depth),)

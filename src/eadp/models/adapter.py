@@ -108,7 +108,7 @@ class FamilyAdapter:
 
     def project(self, rows: Tensor) -> Tensor:
         """Run the model's own projector on rows like those of `tower_rows`: K×w → K×d."""
-        raise ValueError(f"the projector of {self.config.model_type} takes no single rows of its vision tower")
+        raise ValueError(f"the projector of {self.config.model_type} does not accept single rows of its vision tower")
 
     def arrange(self, layout: ImageLayout, cells: Tensor) -> Tensor:
         """Arrange values of tower cells as the model arranges its features: crops×cells×c → N×c."""

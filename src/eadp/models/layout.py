@@ -50,6 +50,7 @@ class ImageLayout:
         cells: N, the pooled cell of each token, counted over all tower sequences. None: they are in the same order.
         image_size: Height and width of the original image in pixels, where the geometry depends on them.
         resampled: The local crops were joined and scaled to one block, so its tokens are not single cells.
+        is_clip: The blocks are the frames of a clip.
     """
 
     grids: Sequence[Grid]
@@ -64,6 +65,7 @@ class ImageLayout:
     cells: Tensor | None = None
     image_size: tuple[int, int] | None = None
     resampled: bool = False
+    is_clip: bool = False
 
     @classmethod
     def contiguous(cls, grids: Sequence[Grid], **others: Any) -> ImageLayout:
@@ -144,5 +146,5 @@ def square_grid(cells: int, owner: str) -> Grid:
     """Rows and columns of a square grid with this many cells. `owner` names it in the error."""
     side = round(cells**0.5)
     if side * side != cells:
-        raise ValueError(f"{owner} has {cells} tokens, which is no square grid, and the family gives no other")
+        raise ValueError(f"{owner} has {cells} tokens, which is not a square number, and the family gives no grid")
     return side, side

@@ -42,7 +42,9 @@ class LlavaNextVideoGeometry(LlavaNextGeometry):
         frames = call.pixel_shape[1]
         pooling = Pooling(self.config.spatial_pool_mode, self.config.spatial_pool_stride)
         return [
-            ImageLayout.contiguous([square_grid(length // frames, "a frame")] * frames, crops=frames, pooling=pooling)
+            ImageLayout.contiguous(
+                [square_grid(length // frames, "a frame")] * frames, crops=frames, pooling=pooling, is_clip=True
+            )
             for length in call.lengths
         ]
 

@@ -106,7 +106,7 @@ class LlavaOnevisionGeometry(AnyresGeometry):
                 f"{frames} frames came as {length} tokens: neither as frames of {rounded_up}×{rounded_up} with one "
                 f"newline at the end nor as frames of {rounded_down}×{rounded_down} with one after each row"
             )
-        return ImageLayout([grid] * frames, slots, length, newlines, crops=frames, pooling=pooling)
+        return ImageLayout([grid] * frames, slots, length, newlines, crops=frames, pooling=pooling, is_clip=True)
 
 
 class LlavaOnevisionAdapter(LlavaTowerAdapter):

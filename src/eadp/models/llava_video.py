@@ -43,7 +43,7 @@ def convert(model: nn.Module, processor: Any = None) -> Overrides:
         The changes, which `.undo()` or the end of a `with` block takes back.
 
     Raises:
-        ValueError: If the model is no LLaVA-OneVision.
+        ValueError: If the model is not a LLaVA-OneVision.
     """
     base: Any = getattr(model, "model", model)
     if getattr(getattr(base, "config", None), "model_type", None) != "llava_onevision":

@@ -32,7 +32,7 @@ class Qwen2_5_VLGeometry(FamilyGeometry):
     def layouts(self, call: VisionCall, placeholders: Placeholders) -> list[ImageLayout]:
         merge = self.config.vision_config.spatial_merge_size
         return [
-            ImageLayout.contiguous([(rows // merge, columns // merge)] * frames)
+            ImageLayout.contiguous([(rows // merge, columns // merge)] * frames, is_clip=call.modality == "video")
             for frames, rows, columns in self._patch_grids(call)
         ]
 

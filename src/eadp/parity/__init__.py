@@ -34,6 +34,12 @@ TITLES = {
     "mmtok": "MMTok",
     "scope": "SCOPE",
     "vispruner": "VisPruner",
+    "evs": "EVS",
+    "vidcom2": "VidCom2",
+    "vcast": "V-CAST",
+    "fastvid": "FastVID",
+    "flashvid": "FlashVID",
+    "holitom": "HoliTom",
 }
 """Title in tables of each folder of vectors that can be replayed."""
 

@@ -29,7 +29,7 @@ GRID = SIDE // PATCH
 WIDTH = 128
 """Width of the tower, of the language model and of the space that text and image share."""
 
-_SPECIAL_IDS: dict[str, Any] = {
+SPECIAL_IDS: dict[str, Any] = {
     "pad_token_id": SPECIAL.index(PAD),
     "bos_token_id": SPECIAL.index(BOS),
     "eos_token_id": SPECIAL.index(EOS),
@@ -37,13 +37,16 @@ _SPECIAL_IDS: dict[str, Any] = {
 
 
 class ClipText(nn.Module):
-    """The parts of CLIP that LLaVA does not have: the text encoder and the two projections into the shared space."""
+    """The parts of CLIP that LLaVA does not have: the text encoder and the two projections into the shared space.
 
-    def __init__(self, config: CLIPTextConfig) -> None:
+    The shared space has the width of the text encoder.
+    """
+
+    def __init__(self, config: CLIPTextConfig, tower_width: int) -> None:
         super().__init__()
         self.text_model = CLIPTextModel(config)
-        self.text_projection = nn.Linear(config.hidden_size, WIDTH, bias=False)
-        self.visual_projection = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.text_projection = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.visual_projection = nn.Linear(tower_width, config.hidden_size, bias=False)
 
     def encode_tokens(self, ids: Tensor) -> Tensor:
         """Encode token ids, B×L, into one vector per token, B×L×c. The vector of the EOS token is the pooled one."""
@@ -62,8 +65,9 @@ def build_clip_text(vocabulary: int) -> ClipText:
             projection_dim=WIDTH,
             max_position_embeddings=77,
             hidden_act="gelu",
-            **_SPECIAL_IDS,
-        )
+            **SPECIAL_IDS,
+        ),
+        WIDTH,
     )
 
 
@@ -88,7 +92,7 @@ def build_llava(vocabulary: int) -> LlavaForConditionalGeneration:
         num_key_value_heads=4,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
-        **_SPECIAL_IDS,
+        **SPECIAL_IDS,
     )
     config = LlavaConfig(
         vision_config=vision,
@@ -102,7 +106,7 @@ def build_llava(vocabulary: int) -> LlavaForConditionalGeneration:
     # The model was trained with original positions: it infers where a patch is from its position in the sequence.
     config.eadp_positions = "keep"
     model = LlavaForConditionalGeneration(config)
-    _make_last_layer_identity(model.model.vision_tower)
+    make_last_layer_identity(model.model.vision_tower)
     return model
 
 
@@ -118,7 +122,7 @@ def build_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
     )
 
 
-def _make_last_layer_identity(tower: CLIPVisionModel) -> None:
+def make_last_layer_identity(tower: CLIPVisionModel) -> None:
     """Make the last layer return its input. LLaVA reads the layer before it, so the last one is never trained."""
     last = cast(Any, tower.encoder.layers[-1])
     for linear in (last.self_attn.out_proj, last.mlp.fc2):

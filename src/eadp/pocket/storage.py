@@ -47,7 +47,7 @@ def save(folder: Path, model: LlavaForConditionalGeneration, processor: LlavaPro
 def load_model(folder: Path) -> LlavaForConditionalGeneration:
     """Load the model from a folder that `save` wrote."""
     _check_folder(folder)
-    return LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    return LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).eval()
 
 
 def load_processor(folder: Path) -> LlavaProcessor:

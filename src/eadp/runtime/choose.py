@@ -209,6 +209,7 @@ class Chooser:
             newlines=newline_rows if self.newlines == "chosen" else None,
             downsampled=None if downsampled is None else downsampled.rows,
             downsampled_grids=() if downsampled is None else downsampled.grids,
+            is_clip=len(images) == 1 and images[0].layout.is_clip,
         )
         with trace.part("selection"):
             selection = check_selection(method.select(tokens, text), tokens)

@@ -86,7 +86,7 @@ class Compaction:
         return _take(states, self.fill)
 
     def valid_with_past(self, past: Tensor | None, start: int) -> Tensor | None:
-        """Mark the columns that are no padding, those before this call included.
+        """Mark the columns that are not padding, those before this call included.
 
         Args:
             past: B×start, the same for the columns before this call; None where none of them is padding.

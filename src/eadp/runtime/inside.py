@@ -143,7 +143,7 @@ class InsideLanguageModel:
         return [self._group(images, is_prompt[images[0].row], is_text[images[0].row]) for images in groups]
 
     def _group(self, images: list[RemainingImage], is_prompt: Tensor, is_text: Tensor) -> RemainingTokens:
-        """is_prompt: P₀, true for tokens that are no padding; is_text: for those that are in no image either."""
+        """is_prompt: P₀, true for tokens that are not padding; is_text: for those that are in no image either."""
         tokens = torch.cat([image.token_columns for image in images])
         text = is_text.nonzero().flatten()
         after_images = text[text > int(tokens.max())]
@@ -152,8 +152,8 @@ class InsideLanguageModel:
         return RemainingTokens(images, cuts, tokens, after_images if len(after_images) else text, last)
 
     def _count_drafts(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # In assisted decoding the first drafts follow the prompt in the prefill itself. They are no part of the prompt.
-        # The number of logits shows them: those of the prompt's last token and of each draft are asked for.
+        # In assisted decoding the first drafts follow the prompt in the prefill itself, but are not part of it. The
+        # number of logits shows them: those of the prompt's last token and of each draft are asked for.
         logits, cache = kwargs.get("logits_to_keep"), kwargs.get("past_key_values")
         self._drafts = logits - 1 if isinstance(logits, int) and logits > 1 and cache is not None else 0
 

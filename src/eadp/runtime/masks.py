@@ -35,17 +35,17 @@ def full_attention_mask(mask: Mask) -> Tensor | None:
 
 
 def valid_columns(mask: Mask, length: int) -> Tensor | None:
-    """B×length, which tokens of this call are no padding; None where none is padding."""
+    """B×length, which tokens of this call are not padding; None where none is padding."""
     mask = full_attention_mask(mask)
     if mask is None:
         return None
     visible = visible_entries(mask)
-    # The last query of a 4-D mask sees every token before it that is no padding.
+    # The last query of a 4-D mask sees every token before it that is not padding.
     return visible[:, 0, -1, :length] if mask.ndim == 4 else visible[:, -length:]
 
 
 def valid_past_columns(mask: Mask, past: CacheMap, start: int, rows: int, device: torch.device) -> Tensor | None:
-    """B×start, which physical columns before this call are no padding; None where none is padding."""
+    """B×start, which physical columns before this call are not padding; None where none is padding."""
     if not start:
         return None
     mask = full_attention_mask(mask)
@@ -59,7 +59,7 @@ def prefill_mask(mask: Mask, valid: Tensor | None, plan: Compaction, cache: Cach
 
     Args:
         mask: The mask of the prefill before.
-        valid: B×(start + P), which physical columns are no padding.
+        valid: B×(start + P), which physical columns are not padding.
         plan: Which columns stay.
         cache: The KV cache.
         window: The sliding window of the language model, if it has one.

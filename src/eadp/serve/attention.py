@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
-from vllm.distributed import tensor_model_parallel_all_gather
 
 from eadp.models.vision_call import TowerLayer
 from eadp.runtime.probe import AttentionInputs
 from eadp.runtime.vision import compute_tower_layer, join_calls
+from eadp.serve.compat import tensor_model_parallel_all_gather
 from eadp.serve.tower_spec import TowerSpec
 
 

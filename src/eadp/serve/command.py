@@ -41,7 +41,7 @@ def build_command(model: str, settings: dict[str, Any], more: Sequence[str] = ()
         from eadp.pocket.storage import WEIGHTS
 
         model = str(WEIGHTS)
-    config = AutoConfig.from_pretrained(model)
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     family = config.model_type
     if family not in ARCHITECTURES:
         raise ValueError(f"{model} has model_type {family}; eadp serves {', '.join(ARCHITECTURES)}")

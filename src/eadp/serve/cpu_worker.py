@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.v1.worker.cpu_worker import CPUWorker
+from eadp.serve.compat import CPUWorker
 
 
 class MRopeCPUWorker(CPUWorker):

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from vllm.model_executor.models.llava import (
+
+from eadp.models.llava import LlavaGeometry
+from eadp.serve.compat import (
+    MULTIMODAL_REGISTRY,
     LlavaDummyInputsBuilder,
     LlavaForConditionalGeneration,
     LlavaMultiModalProcessor,
     LlavaProcessingInfo,
 )
-from vllm.multimodal import MULTIMODAL_REGISTRY
-
-from eadp.models.llava import LlavaGeometry
 from eadp.serve.features import EncodedFeatures
 from eadp.serve.llava_base import ClipTowerModel
 from eadp.serve.processing import PruningProcessor

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from vllm.tokenizers import cached_tokenizer_from_config
 
 from eadp.models.geometry import FamilyGeometry
 from eadp.models.guides import tower_guide_for
@@ -16,6 +15,7 @@ from eadp.models.llava import tower_rows_by_image
 from eadp.models.vision_call import EncodedImage, TowerLayer, VisionCall
 from eadp.runtime.vision import token_attention
 from eadp.serve.attention import record_attention
+from eadp.serve.compat import cached_tokenizer_from_config
 from eadp.serve.pruning import PruningModel
 from eadp.serve.vision import ServedVision
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from vllm.model_executor.models.llava import LlavaDummyInputsBuilder
-from vllm.model_executor.models.llava_next import (
+from eadp.models.llava_next import LlavaNextGeometry
+from eadp.serve.anyres import AnyResPruningModel, AnyResPruningProcessor
+from eadp.serve.compat import (
+    MULTIMODAL_REGISTRY,
+    LlavaDummyInputsBuilder,
     LlavaNextForConditionalGeneration,
     LlavaNextMultiModalProcessor,
     LlavaNextProcessingInfo,
 )
-from vllm.multimodal import MULTIMODAL_REGISTRY
-
-from eadp.models.llava_next import LlavaNextGeometry
-from eadp.serve.anyres import AnyResPruningModel, AnyResPruningProcessor
 from eadp.serve.llava_base import ClipTowerModel
 
 

@@ -15,17 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.model_executor.models.llava_onevision import (
+
+from eadp.models import llava_video
+from eadp.models.llava_onevision import LlavaOnevisionGeometry
+from eadp.serve.anyres import AnyResPruningModel, AnyResPruningProcessor
+from eadp.serve.compat import (
+    MULTIMODAL_REGISTRY,
     LlavaOnevisionDummyInputsBuilder,
     LlavaOnevisionForConditionalGeneration,
     LlavaOnevisionMultiModalProcessor,
     LlavaOnevisionProcessingInfo,
 )
-from vllm.multimodal import MULTIMODAL_REGISTRY
-
-from eadp.models import llava_video
-from eadp.models.llava_onevision import LlavaOnevisionGeometry
-from eadp.serve.anyres import AnyResPruningModel, AnyResPruningProcessor
 from eadp.serve.features import EncodedFeatures
 from eadp.serve.llava_base import SiglipTowerModel
 from eadp.serve.pruning import Item

@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 from prometheus_client import REGISTRY, Counter, Histogram
-from vllm.distributed import get_tensor_model_parallel_rank
-from vllm.logger import init_logger
+
+from eadp.serve.compat import get_tensor_model_parallel_rank, init_logger
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -27,7 +27,7 @@ class Metrics:
     def __init__(self) -> None:
         self.active = get_tensor_model_parallel_rank() == 0
         self._images = _counter("eadp:images", "Images and clips that reached the vision side.")
-        self._cached = _counter("eadp:images_remembered", "Images and clips whose features were in the cache.")
+        self._cached = _counter("eadp:images_cached", "Images and clips whose features were in the cache.")
         self._tokens = _counter("eadp:visual_tokens", "Tokens of the pruned images and clips before pruning.")
         self._kept = _counter("eadp:visual_tokens_kept", "Tokens of the pruned images and clips after pruning.")
         self._failed = _counter("eadp:selection_failures", "Images and clips on which the method failed.")

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.model_executor.models.config import VerifyAndUpdateConfig
-from vllm.platforms import current_platform
+from eadp.serve.compat import VerifyAndUpdateConfig, current_platform
 
 SMALLEST_PRUNING_RATE = 1e-9
 CPU_WORKER = "eadp.serve.cpu_worker.MRopeCPUWorker"

@@ -22,15 +22,14 @@ def register() -> None:
 
     With an untested version of vLLM, loading one of the architectures raises an error. Other models are not affected.
     """
-    from vllm.model_executor.models import ModelRegistry
+    from eadp.serve.compat import ModelRegistry
 
     tested = versions.installed_version() in versions.TESTED_VERSIONS
     for family, architecture in ARCHITECTURES.items():
         module = family if tested else "unsupported_vllm"
         ModelRegistry.register_model(architecture, f"eadp.serve.{module}:{architecture}")
     if tested:
-        from vllm.model_executor.models.config import MODELS_CONFIG_MAP
-
+        from eadp.serve.compat import MODELS_CONFIG_MAP
         from eadp.serve.mrope_config import MRopeConfig
 
         MODELS_CONFIG_MAP.update({ARCHITECTURES[family]: MRopeConfig for family in MROPE_FAMILIES})

@@ -12,13 +12,11 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from vllm.multimodal.hasher import MultiModalHasher
-from vllm.multimodal.inputs import MultiModalFieldConfig
-from vllm.multimodal.parse import EmbeddingItems
 
 from eadp.methods import NoPruning
 from eadp.methods.base import Positions
 from eadp.models.question import question_of
+from eadp.serve.compat import EmbeddingItems, MultiModalFieldConfig, MultiModalHasher
 from eadp.serve.request import SETTINGS_KEY, Request, ServerSettings
 from eadp.serve.vllm_base import VllmBase
 

@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from vllm.logger import init_logger
-from vllm.tokenizers import cached_tokenizer_from_config
 
 from eadp.methods import Uniform
 from eadp.models.guides import EmbeddingGuide
 from eadp.runtime.choose import Chooser, GroupSelection, kept_slots
+from eadp.serve.compat import cached_tokenizer_from_config, init_logger
 from eadp.serve.features import EncodedFeatures, FeatureCache, FeatureKey
 from eadp.serve.metrics import Metrics
 from eadp.serve.processing import MEDIA_KEY_FIELD, REQUEST_FIELD, PruningProcessor, is_attention_available
@@ -202,7 +201,7 @@ class PruningModel(VllmBase):
             found = int(kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).sum())
             if found != expected:
                 raise ValueError(f"{selection.method} kept {found} tokens, but the prompt has {expected} placeholders")
-        except ValueError:
+        except Exception:
             logger.exception(
                 "%s failed on an image or clip; evenly spread tokens are kept instead", chooser.method.name
             )

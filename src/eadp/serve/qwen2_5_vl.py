@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from vllm.model_executor.models.qwen2_5_vl import (
+from eadp.models.qwen import Qwen2_5_VLGeometry
+from eadp.serve.compat import (
+    MULTIMODAL_REGISTRY,
     Qwen2_5_VLDummyInputsBuilder,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2_5_VLMultiModalProcessor,
     Qwen2_5_VLProcessingInfo,
 )
-from vllm.multimodal import MULTIMODAL_REGISTRY
-
-from eadp.models.qwen import Qwen2_5_VLGeometry
 from eadp.serve.qwen_base import ImagesOnlyInfo, QwenPruningModel, QwenPruningProcessor
 
 

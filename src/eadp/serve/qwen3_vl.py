@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from vllm.model_executor.models.qwen3_vl import (
+from eadp.models.qwen import Qwen3VLGeometry
+from eadp.serve.compat import (
+    MULTIMODAL_REGISTRY,
     Qwen3VLDummyInputsBuilder,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMultiModalProcessor,
     Qwen3VLProcessingInfo,
 )
-from vllm.multimodal import MULTIMODAL_REGISTRY
-
-from eadp.models.qwen import Qwen3VLGeometry
 from eadp.serve.qwen_base import ImagesOnlyInfo, QwenPruningModel, QwenPruningProcessor
 
 

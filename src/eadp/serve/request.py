@@ -204,6 +204,10 @@ class ServerSettings:
         question = chosen.pop("question", "")
         if not isinstance(question, str):
             raise ValueError(f"question must be a string, got {question!r}")
+        try:
+            question.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("question must be valid Unicode text, but it has a lone surrogate") from error
         keep = chosen.get("keep")
         if isinstance(keep, float) and keep == 1:
             return Request(NoPruning())

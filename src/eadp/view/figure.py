@@ -71,8 +71,8 @@ def draw_figure(comparison: Comparison) -> Image.Image:
 def coverages(comparison: Comparison) -> list[float | None]:
     """Return the coverage of each method.
 
-    It is the coverage that the method reports, or else F(kept tokens) / F(all tokens) with EADP's weights; None if
-    these weights are unknown.
+    It is the coverage that the method reports, or else that of its kept tokens with EADP's weights; None if these
+    weights are unknown.
     """
     return [
         replay.coverage[-1].item()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eadp.core import LazySimilarity
+from eadp.core import LazySimilarity, coverage_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Replay:
         steps: E, ascending, the pick of each change.
         tokens: E, the token of each change.
         similarity: E, the similarity of that token to the pick.
-        coverage: K, float64, F(first k picks) / F(all tokens), by facility location with EADP's weights for every
+        coverage: K, float64, the coverage of the first k picks (`core.coverage_of`), with EADP's weights for every
             method.
     """
 
@@ -52,10 +52,11 @@ def replay_picks(
     gains = torch.zeros(len(order), dtype=torch.float64)
     changes: list[Tensor] = []
     similarities: list[Tensor] = []
-    full_objective = 0.0
+    single_objective = full_objective = 0.0
     for block in blocks:
         similarity = LazySimilarity.from_features(features[block])
         weight = weights[block].detach().cpu().double()
+        single_objective += similarity.single_objectives(weights[block]).max().item()
         full_objective += float(weight @ similarity.diagonal.cpu().double())
         steps = ((order >= block.start) & (order < block.stop)).nonzero().flatten()
         covered = torch.zeros_like(weight)
@@ -69,6 +70,6 @@ def replay_picks(
             similarities.append(row[better])
     steps_and_tokens = torch.cat(changes, dim=1)
     by_step = steps_and_tokens[0].argsort(stable=True)
-    coverage = (gains.cumsum(0) / full_objective).clamp_max(1)
+    coverage = [coverage_of(each, single_objective, full_objective) for each in gains.cumsum(0).tolist()]
     steps, tokens = steps_and_tokens[:, by_step]
-    return Replay(order, steps, tokens, torch.cat(similarities)[by_step], coverage)
+    return Replay(order, steps, tokens, torch.cat(similarities)[by_step], gains.new_tensor(coverage))

@@ -83,8 +83,8 @@ def write(folder: Path, total: int) -> dict[str, list[Scene]]:
     """Write the files of the tasks, and return the scenes of each task."""
     folder.mkdir()
     (folder / "utils.py").write_text(FUNCTIONS)
-    asked = {POPE: yes_or_no(total), CHOICE: one_of_four(total)}
-    for (name, scenes), kind in zip(asked.items(), (POPE_TASK, CHOICE_TASK), strict=True):
+    scenes_by_task = {POPE: yes_or_no(total), CHOICE: one_of_four(total)}
+    for (name, scenes), kind in zip(scenes_by_task.items(), (POPE_TASK, CHOICE_TASK), strict=True):
         rows = datasets.Dataset.from_list(
             [
                 {
@@ -99,4 +99,4 @@ def write(folder: Path, total: int) -> dict[str, list[Scene]]:
         ).cast_column("image", datasets.Image())
         rows.to_parquet(folder / f"{name}.parquet")
         (folder / f"{name}.yaml").write_text(TASK.format(name=name, data=folder / f"{name}.parquet") + kind)
-    return asked
+    return scenes_by_task

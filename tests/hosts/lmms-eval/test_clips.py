@@ -62,12 +62,12 @@ def test_every_family_gets_the_number_of_frames(tmp_path: Path, film: Path, name
     settings = {"pretrained": str(folder), "method": "divprune", "keep": 6, "newlines": "none"}
     settings["llava_video"] = name == "llava_video"
     part = {"type": "video", "video": str(film)}
-    asked = [
+    conversations = [
         [{"role": "user", "content": [part, {"type": "text", "text": question}]}] for question in ("what?", "and?")
     ]
     for frames in (4, 8, 64):
         answers = PrunedModel(HarnessSettings.from_arguments(**settings, frames=frames)).answer(
-            asked, {"max_new_tokens": 2}
+            conversations, {"max_new_tokens": 2}
         )
         seen = min(frames, 24)  # the video has 24 frames
         assert [(each.tokens, each.sent) for each in answers] == [(6, 6)] * 2

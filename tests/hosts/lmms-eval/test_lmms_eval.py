@@ -64,7 +64,7 @@ class Harness:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.asked = tasks.write(folder / "tasks", TOTAL)
+        self.scenes_by_task = tasks.write(folder / "tasks", TOTAL)
 
     def arguments(self, name: str, batch: int = 8, **model_args: Any) -> dict[str, Any]:
         return {
@@ -107,7 +107,7 @@ def runs(harness: Harness) -> dict[str, Run]:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_answers_equal_those_without_the_harness(harness: Harness, runs: dict[str, Run], name: str) -> None:
-    for task, scenes in harness.asked.items():
+    for task, scenes in harness.scenes_by_task.items():
         answers, tokens = answer_without_harness(scenes, [tasks.prompt(scene) for scene in scenes], **SETTINGS[name])
         assert runs[name].answers(task) == answers
         assert runs[name].tokens(task) == tokens
@@ -124,7 +124,7 @@ def test_pruning_to_three_tokens_changes_answers_and_scores(runs: dict[str, Run]
 def test_scores_of_the_harness_are_right(harness: Harness, runs: dict[str, Run]) -> None:
     right = [
         scene.answer == answer
-        for scene, answer in zip(harness.asked[tasks.POPE], runs["eadp"].answers(tasks.POPE), strict=True)
+        for scene, answer in zip(harness.scenes_by_task[tasks.POPE], runs["eadp"].answers(tasks.POPE), strict=True)
     ]
     assert runs["eadp"].results[tasks.POPE]["pope_accuracy,none"] == pytest.approx(sum(right) / TOTAL)
 

@@ -25,8 +25,8 @@ def prompt(scene: Scene) -> str:
 def write(folder: Path, total: int) -> dict[str, list[Scene]]:
     """Write the data sets, and return the scenes of each."""
     folder.mkdir()
-    asked = {POPE: yes_or_no(total), CHOICE: one_of_four(total)}
-    for name, scenes in asked.items():
+    scenes_by_name = {POPE: yes_or_no(total), CHOICE: one_of_four(total)}
+    for name, scenes in scenes_by_name.items():
         rows = [
             {
                 "index": scene.number,
@@ -39,7 +39,7 @@ def write(folder: Path, total: int) -> dict[str, list[Scene]]:
             for scene in scenes
         ]
         pd.DataFrame(rows).to_csv(folder / f"{name}.tsv", sep="\t", index=False)
-    return asked
+    return scenes_by_name
 
 
 def _encoded(scene: Scene) -> str:

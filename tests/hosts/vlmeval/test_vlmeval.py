@@ -57,12 +57,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def asked(folder: Path) -> dict[str, list[Scene]]:
+def scenes_by_data(folder: Path) -> dict[str, list[Scene]]:
     return data.write(folder / "data", TOTAL)
 
 
 @pytest.fixture(scope="module")
-def works(folder: Path, asked: dict[str, list[Scene]]) -> dict[str, Work]:
+def works(folder: Path, scenes_by_data: dict[str, list[Scene]]) -> dict[str, Work]:
     """All settings, run as the command runs them."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -76,11 +76,11 @@ def works(folder: Path, asked: dict[str, list[Scene]]) -> dict[str, Work]:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_answers_equal_those_without_the_harness(
-    works: dict[str, Work], asked: dict[str, list[Scene]], name: str
+    works: dict[str, Work], scenes_by_data: dict[str, list[Scene]], name: str
 ) -> None:
-    for of, scenes in asked.items():
+    for data_name, scenes in scenes_by_data.items():
         answers, _ = answer_without_harness(scenes, [data.prompt(scene) for scene in scenes], **SETTINGS[name])
-        assert works[name].answers(of) == answers
+        assert works[name].answers(data_name) == answers
 
 
 def test_pruning_to_one_token_changes_answers(works: dict[str, Work]) -> None:
@@ -89,9 +89,10 @@ def test_pruning_to_one_token_changes_answers(works: dict[str, Work]) -> None:
         assert works["all"].answers(of) != works["eadp"].answers(of)
 
 
-def test_scores_of_the_harness_are_right(works: dict[str, Work], asked: dict[str, list[Scene]]) -> None:
+def test_scores_of_the_harness_are_right(works: dict[str, Work], scenes_by_data: dict[str, list[Scene]]) -> None:
     right = [
-        scene.answer == answer for scene, answer in zip(asked[data.POPE], works["eadp"].answers(data.POPE), strict=True)
+        scene.answer == answer
+        for scene, answer in zip(scenes_by_data[data.POPE], works["eadp"].answers(data.POPE), strict=True)
     ]
     score = pd.read_csv(works["eadp"].folder / f"{works['eadp'].name}_{data.POPE}_score.csv").iloc[0]
     assert score["acc"] == pytest.approx(100 * sum(right) / TOTAL)

@@ -128,7 +128,7 @@ def _load(kind: Any, family: str, checkpoint: str, ours: nn.LayerNorm) -> Any:
 
     remedy = f"{REMEDY} a {family} checkpoint in safetensors, with its tokenizer"
     try:
-        found = AutoConfig.from_pretrained(checkpoint).model_type
+        found = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False).model_type
     except (OSError, ValueError) as error:
         raise OSError(f"there is no text encoder at {checkpoint!r}: {remedy} ({error})") from error
     if found != family:
@@ -162,7 +162,7 @@ def _tokenizer(checkpoint: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(checkpoint)
+        return AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
     except (OSError, ImportError, ValueError) as error:
         raise OSError(
             f"the tokenizer could not be loaded from {checkpoint!r} (SigLIP's needs the packages sentencepiece and "

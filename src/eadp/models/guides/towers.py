@@ -84,7 +84,7 @@ class TowerGuide(Guide):
         return TextGuide(tokens, list(pooled), words, self.sign)
 
     def _slots(self, ids: list[int], words: list[str | int]) -> TextGuide:
-        """Treat every slot as a word. words: the word of each id, or the id itself where it is no word."""
+        """Treat every slot as a word. words: the word of each id, or the id itself where it is not a word."""
         rows = self._slot_rows(ids)
         states, pooled = self._states(*self._pad(rows, self._slot_padding))
         names = [self.tokenizer.decode([word]) if isinstance(word, int) else word for word in words]
@@ -98,7 +98,7 @@ class TowerGuide(Guide):
         return [ids[start : start + length] for start in range(0, len(ids), length)]
 
     def _pad(self, rows: list[list[int]], padding: int) -> tuple[Tensor, Tensor]:
-        """S×L ids, and which of them are no padding."""
+        """S×L ids, and which of them are not padding."""
         length, device = self.text_model.config.max_position_embeddings, self._follow_model().device
         ids = torch.tensor([row + [padding] * (length - len(row)) for row in rows], device=device)
         real = torch.arange(length, device=device) < torch.tensor([[len(row)] for row in rows], device=device)

@@ -50,7 +50,7 @@ function buildCharts() {
   const gains = replayed.filter((method) => method.ordered).flatMap((method) =>
     method.replay.coverage.map((_, step) => gainAt(method, step + 1)).filter((gain) => gain > 0));
   const charts = [{
-    title: "Coverage: share of the weighted image that the kept tokens represent",
+    title: "Coverage: 0% is what the best single token represents, 100% is the whole weighted image",
     value: (method, pick) => coverageAt(method, pick),
     ticks: [0, 0.25, 0.5, 0.75, 1], scale: (value) => value, label: (tick) => percent(tick, 0),
   }];

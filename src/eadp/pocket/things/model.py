@@ -1,0 +1,54 @@
+"""The architecture of the models for the world of things: a CLIP vision tower and the text encoder of its CLIP."""
+
+from __future__ import annotations
+
+from transformers import CLIPTextConfig, CLIPVisionConfig, CLIPVisionModel
+
+from eadp.pocket.model import SPECIAL_IDS, ClipText, make_last_layer_identity
+from eadp.pocket.things.render import PATCH
+from eadp.pocket.things.scene import SIDE
+
+WIDTH = 160
+"""Width of the tower, of the text encoder and of the space that text and image share."""
+
+HEADS = 5
+TOWER_LAYERS = 7
+"""Layers of the tower. LLaVA reads the output of the sixth, so the seventh is left as the identity."""
+
+TEXT_LAYERS = 2
+LONGEST_TEXT = 77
+"""Tokens that the text encoder reads, as CLIP's."""
+
+
+def build_tower() -> CLIPVisionModel:
+    """Build an untrained vision tower."""
+    tower = CLIPVisionModel(
+        CLIPVisionConfig(
+            hidden_size=WIDTH,
+            intermediate_size=4 * WIDTH,
+            num_hidden_layers=TOWER_LAYERS,
+            num_attention_heads=HEADS,
+            hidden_act="gelu",
+            image_size=SIDE,
+            patch_size=PATCH,
+            projection_dim=WIDTH,
+        )
+    )
+    make_last_layer_identity(tower)
+    return tower
+
+
+def build_clip_text(vocabulary: int) -> ClipText:
+    """Build an untrained text encoder for a vocabulary of this size."""
+    config = CLIPTextConfig(
+        vocab_size=vocabulary,
+        hidden_size=WIDTH,
+        intermediate_size=4 * WIDTH,
+        num_hidden_layers=TEXT_LAYERS,
+        num_attention_heads=HEADS,
+        projection_dim=WIDTH,
+        max_position_embeddings=LONGEST_TEXT,
+        hidden_act="gelu",
+        **SPECIAL_IDS,
+    )
+    return ClipText(config, WIDTH)

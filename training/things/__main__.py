@@ -1,0 +1,26 @@
+"""Train the models for the world of things from scratch: `python -m training.things`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from training import distributed
+from training.things.recipe import STAGES, run_stages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.things", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("out/things"), help="folder for checkpoints and curves")
+    parser.add_argument(
+        "--only", nargs="+", choices=STAGES, help="train only these stages; others are loaded from their checkpoints"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="number of processes; the same number gives the same weights"
+    )
+    options = parser.parse_args()
+    distributed.run(options.workers, run_stages, tuple(options.only or STAGES), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Stage 1a: the vision tower learns what every patch shows, on windows of scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import CLIPVisionModel
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+
+from eadp.pocket.things.model import WIDTH
+from eadp.pocket.things.scene import WORDS
+from training.things.windows import LABELS, NO_WORD, NOTHING, Patches
+
+_MEAN = torch.tensor(OPENAI_CLIP_MEAN).view(3, 1, 1)
+_STD = torch.tensor(OPENAI_CLIP_STD).view(3, 1, 1)
+
+
+class PatchHeads(nn.Module):
+    """Predicts, per patch, what it shows, the word on a sign, and the way to the centre of the thing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = (LABELS, len(WORDS), 2)
+        self.linear = nn.Linear(WIDTH, sum(self.sizes))
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        return self.linear(hidden).split(self.sizes, -1)
+
+
+def encode(tower: CLIPVisionModel, pixels: Tensor, positions: Tensor, keep: Tensor | None = None) -> Tensor:
+    """Encode windows or scenes with the layers that LLaVA reads, up to the tower's last norm.
+
+    Args:
+        tower: The vision tower.
+        pixels: B×3×h×w, in [0, 1].
+        positions: B×n, the index of each patch in the patches of its scene.
+        keep: B×n, the patches of the windows to encode; None for all.
+
+    Returns:
+        B×(1+n)×d, CLS first: post_layernorm of hidden state −2.
+    """
+    embeddings = tower.embeddings
+    patches = embeddings.patch_embedding((pixels - _MEAN) / _STD).flatten(2).mT
+    if keep is not None:
+        patches = patches.gather(1, keep[..., None].expand(-1, -1, patches.shape[-1]))
+    places = embeddings.position_embedding.weight
+    first = (embeddings.class_embedding + places[0]).expand(len(pixels), 1, -1)
+    hidden = torch.cat((first, patches + places[positions + 1]), 1)
+    hidden = tower.pre_layrnorm(hidden)
+    for layer in tower.encoder.layers[:-1]:
+        hidden = layer(hidden, attention_mask=None)
+    return tower.post_layernorm(hidden)
+
+
+def patch_losses(heads: PatchHeads, normed: Tensor, batch: Patches) -> dict[str, Tensor]:
+    """Compute the losses of the heads on encoded patches, B×n×d."""
+    label, word, offset = heads(normed)
+    losses = {"label": F.cross_entropy(label.flatten(0, 1), batch.labels.flatten(), label_smoothing=0.02)}
+    shown = batch.labels != NOTHING
+    losses["offset"] = 0.1 * F.smooth_l1_loss(offset[shown], batch.offsets[shown])
+    written = batch.words != NO_WORD
+    if written.any():
+        losses["word"] = 0.3 * F.cross_entropy(word[written], batch.words[written])
+    return losses
+
+
+@torch.no_grad()
+def evaluate(tower: CLIPVisionModel, heads: PatchHeads, batches: Iterator[Patches]) -> dict[str, float]:
+    """Measure how many patches, and how many things by the vote of their patches, are recognised.
+
+    Returns:
+        Shares in percent: patches of things (`patches`), things (`things`), things in a style that training never
+        shows (`held_out`), background patches (`nothing`) and signs whose word is read (`words`).
+    """
+    right: dict[str, int] = {}
+    total: dict[str, int] = {}
+
+    def count(name: str, correct: Tensor) -> None:
+        right[name] = right.get(name, 0) + int(correct.sum())
+        total[name] = total.get(name, 0) + correct.numel()
+
+    for batch in batches:
+        label, word, _ = heads(encode(tower, batch.pixels, batch.positions)[:, 1:])
+        named = label.argmax(-1) == batch.labels
+        shown = batch.labels != NOTHING
+        count("patches", named[shown])
+        count("nothing", named[~shown])
+        for row, owners in enumerate(batch.owners):
+            for thing in owners.unique():
+                own = owners == thing
+                if thing < 0 or own.sum() < 3:
+                    continue
+                true = batch.labels[row, own][0]
+                if batch.words[row, own][0] != NO_WORD:
+                    count("words", word[row, own].sum(0).argmax() == batch.words[row, own][0])
+                    continue
+                vote = label[row, own].log_softmax(-1).sum(0).argmax()
+                count("held_out" if batch.held_out[row, own][0] else "things", vote == true)
+    return {name: round(100 * right[name] / total[name], 1) for name in sorted(total)}

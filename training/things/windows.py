@@ -1,0 +1,161 @@
+"""Windows of scenes, drawn while training runs: pixels and what every patch shows.
+
+A window is WINDOW×WINDOW patches of a scene around one of its things. It costs a tenth of a whole scene, so the tower
+learns to recognise things on windows first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eadp.pocket.things.atlas import kinds
+from eadp.pocket.things.render import GRID, PATCH, Drawing, render
+from eadp.pocket.things.scene import SIGN, WORDS, Scene, Split, make_scene
+
+WINDOW = 8
+"""Patches along each side of a window."""
+
+WINDOWS_PER_SCENE = 4
+SIGN_LABEL = len(kinds())
+NOTHING = SIGN_LABEL + 1
+LABELS = NOTHING + 1
+"""What a patch can show: a kind of thing, a sign, or nothing."""
+
+NO_WORD = -100
+"""The label of patches that show no sign, which the loss ignores."""
+
+
+@dataclass(frozen=True)
+class Patches:
+    """A batch of B windows or scenes with n patches each.
+
+    Attributes:
+        pixels: B×3×h×w, in [0, 1].
+        positions: B×n, the index of each patch in the GRID×GRID patches of its scene.
+        labels: B×n, what each patch shows.
+        words: B×n, the number of the word on the sign that a patch shows, or `NO_WORD`.
+        offsets: B×n×2, the way from a patch to the centre of its thing, across and down, in patches; 0 for nothing.
+        held_out: B×n, whether a patch shows a thing in a style that training never shows.
+        owners: B×n, the index in its scene of the thing that a patch shows; −1 for none.
+        scenes: The B scenes.
+    """
+
+    pixels: Tensor
+    positions: Tensor
+    labels: Tensor
+    words: Tensor
+    offsets: Tensor
+    held_out: Tensor
+    owners: Tensor
+    scenes: tuple[Scene, ...]
+
+
+def draw_windows(split: Split, first: int, scenes: int) -> Patches:
+    """Draw the windows of scenes first, first + 1, …: `WINDOWS_PER_SCENE` of each, around different things."""
+    parts = []
+    for index in range(first, first + scenes):
+        scene = make_scene(split, index)
+        drawing = render(scene)
+        rng = np.random.default_rng((*scene.seed, 4))
+        order = rng.permutation(len(scene.things))
+        for turn in range(WINDOWS_PER_SCENE):
+            corner = _choose_corner(scene, int(order[turn % len(order)]), rng)
+            parts.append(_cut(scene, drawing, *corner, WINDOW))
+    return _stack(parts)
+
+
+def draw_scenes(split: Split, first: int, scenes: int) -> Patches:
+    """Draw the whole scenes first, first + 1, …"""
+    made = [make_scene(split, index) for index in range(first, first + scenes)]
+    return _stack([_cut(scene, render(scene), 0, 0, GRID) for scene in made])
+
+
+def drop_background(batch: Patches, kept: int) -> tuple[Patches, Tensor]:
+    """Leave `kept` patches per window: those that show a thing first, the rest at random.
+
+    Returns:
+        The batch, with its pixels as they were, and the indices of the patches that are left, B×kept, ascending.
+    """
+    priority = torch.rand(batch.labels.shape) + (batch.labels != NOTHING)
+    keep = priority.topk(kept, 1).indices.sort(1).values
+    fields = {
+        name: getattr(batch, name).gather(1, keep) for name in ("positions", "labels", "words", "held_out", "owners")
+    }
+    offsets = batch.offsets.gather(1, keep[..., None].expand(-1, -1, 2))
+    return replace(batch, offsets=offsets, **fields), keep
+
+
+def augment(pixels: Tensor) -> Tensor:
+    """Change light, contrast, colours and sharpness of B×3×h×w images at random, so that a style is not a kind."""
+    size = (len(pixels), 1, 1, 1)
+
+    def draw(low: float, high: float, *shape: int) -> Tensor:
+        return low + (high - low) * torch.rand(shape or size)
+
+    grey = pixels.mean(1, keepdim=True)
+    pixels = torch.lerp(grey, pixels, torch.where(draw(0, 1) < 0.15, draw(0, 1), draw(0.7, 1.4)))
+    # Gains per channel change colours: a red apple may be orange, and its shape has to decide.
+    pixels = pixels * draw(0.75, 1.25, len(pixels), 3, 1, 1)
+    middle = pixels.mean((1, 2, 3), keepdim=True)
+    pixels = middle + (pixels - middle) * draw(0.65, 1.3) + draw(-0.12, 0.12)
+    blurred = F.avg_pool2d(F.pad(pixels, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    pixels = torch.where(draw(0, 1) < 0.25, torch.lerp(pixels, blurred, draw(0.3, 1)), pixels)
+    noise = torch.randn(pixels.shape) * 0.05 * (draw(0, 1) < 0.3)
+    return (pixels + noise).clamp(0, 1)
+
+
+def _choose_corner(scene: Scene, thing: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Choose the upper left patch of a window that contains the centre of a thing, away from its edge."""
+    corner = []
+    for middle in reversed(scene.things[thing].centre):
+        patch = int(middle // PATCH)
+        low, high = patch - WINDOW + 3, patch - 2
+        corner.append(int(np.clip(rng.integers(low, high + 1), 0, GRID - WINDOW)))
+    return corner[0], corner[1]
+
+
+def _cut(scene: Scene, drawing: Drawing, top: int, left: int, side: int) -> tuple[Scene, NDArray, NDArray, NDArray]:
+    """Cut side×side patches from a scene: its pixels, the positions and the owners of the patches."""
+    rows = slice(top * PATCH, (top + side) * PATCH)
+    columns = slice(left * PATCH, (left + side) * PATCH)
+    down, across = np.mgrid[top : top + side, left : left + side]
+    positions = (down * GRID + across).ravel()
+    return scene, drawing.pixels[rows, columns], positions, drawing.owners[positions]
+
+
+def _stack(parts: list[tuple[Scene, NDArray, NDArray, NDArray]]) -> Patches:
+    scenes, pixels, positions, owners = zip(*parts, strict=True)
+    labels, words, offsets, held_out = zip(*map(_describe, scenes, positions, owners), strict=True)
+    return Patches(
+        torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255,
+        torch.from_numpy(np.stack(positions)),
+        torch.from_numpy(np.stack(labels)),
+        torch.from_numpy(np.stack(words)),
+        torch.from_numpy(np.stack(offsets)).float(),
+        torch.from_numpy(np.stack(held_out)),
+        torch.from_numpy(np.stack(owners)).long(),
+        scenes,
+    )
+
+
+def _describe(scene: Scene, positions: NDArray, owners: NDArray) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """Look up label, word, offset to the centre and whether it is held out, for every patch; owner −1 is last."""
+    things = scene.things
+    label = [SIGN_LABEL if thing.kind == SIGN else thing.kind for thing in things]
+    word = [WORDS.index(thing.word) if thing.kind == SIGN else NO_WORD for thing in things]
+    held_out = [thing.is_held_out for thing in things]
+    centre = np.array([thing.centre for thing in things] + [(0.0, 0.0)]) / PATCH
+    own = np.stack((positions % GRID, positions // GRID), -1) + 0.5
+    offset = np.where(owners[:, None] >= 0, centre[owners] - own, 0)
+    return (
+        np.array([*label, NOTHING])[owners],
+        np.array([*word, NO_WORD])[owners],
+        offset.astype(np.float32),
+        np.array([*held_out, False])[owners],
+    )
