@@ -45,7 +45,7 @@ test-hosts-slice: test-hosts
 test-vllm: $(READY) ## Test the vLLM plugin in vLLM's own environment, which is made once (a large download)
 	PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm $(VLLM_OPTIONS)
 
-test-vllm-slice: VLLM_OPTIONS := -k "test_plugin or test_server or pocket or llava_video or qwen3_vl"
+test-vllm-slice: VLLM_OPTIONS := -k "test_plugin or test_video_prune or test_server or pocket or llava_video or qwen3_vl"
 test-vllm-slice: test-vllm
 
 # The declared oldest versions must pass the tests of the core (with numba), of every family, of attach and of the methods.

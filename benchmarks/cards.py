@@ -116,6 +116,13 @@ def card(method: type[Method]) -> str:
         sections += picture(method)
     if idea:
         sections += ["## Idea", *idea]
+    if (common.IMAGES / f"clip-{method.name}.webp").is_file():
+        sections += [
+            "## On a clip",
+            "Frames of the pocket world, and below each what the method keeps of it with `keep=0.25` "
+            "(`python benchmarks/clips.py draw`).",
+            f"![What {method.__name__} keeps of a clip](../img/clip-{method.name}.webp)",
+        ]
     sections += [
         "## Use",
         f'```python\nwith eadp.attach(model, processor, method="{method.name}", keep=64) as pruned:\n'
@@ -207,6 +214,8 @@ def field_docs(method: type[Method]) -> dict[str, str]:
 def vectors(method: type[Method]) -> str:
     """Format the rows of the parity table that are about this method."""
     rows = vector_rows(method)
+    if not rows and method.citation != CONTROL:
+        return "There was no release to compare it with, so we claim no parity."
     if not rows:
         return "This method is a control. There is no release to compare it with."
     text = (
@@ -252,12 +261,21 @@ def measurements(method: type[Method]) -> Iterator[str]:
                 f"{100 * outcome['accuracy']:.1f} ({100 * low:.0f}–{100 * high:.0f})",
             ]
         )
-    yield (
-        f"**Accuracy of the [pocket model](../guides/pocket.md)**, a toy, on {found['questions']} questions, in "
-        f"percent with a 95 % interval. Unpruned: {100 * unpruned['accuracy']:.1f}. Do not compare this with the "
-        "paper's figures."
-    )
-    yield format_markdown(["share of tokens kept", "correct"], cells)
+    if cells:
+        yield (
+            f"**Accuracy of the [pocket model](../guides/pocket.md)**, a toy, on {found['questions']} questions, in "
+            f"percent with a 95 % interval. Unpruned: {100 * unpruned['accuracy']:.1f}. Do not compare this with the "
+            "paper's figures."
+        )
+        yield format_markdown(["share of tokens kept", "correct"], cells)
+    for case in load_result("clips")["cases"]:
+        if method.name in case["ms"] and method.name != "eadp":
+            tokens = case["frames"] * case["grid"][0] * case["grid"][1]
+            yield (
+                f"**Time to select the tokens of a clip**, {case['k']:,} of {tokens:,} in {case['frames']} frames, as "
+                f"a ratio to EADP's, which prunes frame by frame: {case['ms'][method.name] / case['ms']['eadp']:.2f} "
+                "(CPU time on one thread, `python benchmarks/clips.py time`)."
+            )
     times = [case for case in load_result("methods")["cases"] if method.name in case["ms"]]
     if times and method.name != "eadp":
         ratios = [f"{case['ms'][method.name] / case['ms']['eadp']:.2f}" for case in times]

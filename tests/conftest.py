@@ -2,6 +2,8 @@ import os
 
 # huggingface_hub reads this variable when it is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Triton reads this one when it is imported: its kernels then run on the CPU, one operation at a time.
+os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 from hypothesis import settings

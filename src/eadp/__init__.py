@@ -121,4 +121,5 @@ if not TYPE_CHECKING:  # where type checkers saw it, they would accept any missp
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    helpers = {"Any", "TYPE_CHECKING", "annotations", "import_module"}
+    return sorted({*globals(), *__all__} - helpers)

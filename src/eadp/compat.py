@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Qwen2VLImageProcessorPil,
         SiglipImageProcessorPil,
     )
+    from transformers.cache_utils import StaticLayer
     from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import get_vision_window_index
 
@@ -45,6 +46,7 @@ __all__ = [
     "LlavaOnevisionImageProcessorPil",
     "Qwen2VLImageProcessorPil",
     "SiglipImageProcessorPil",
+    "StaticLayer",
     "TorchDispatchMode",
     "attention_function",
     "attention_implementation",
@@ -122,6 +124,8 @@ _NAMES = {
     "LlavaOnevisionImageProcessorPil": "transformers",
     "Qwen2VLImageProcessorPil": "transformers",
     "SiglipImageProcessorPil": "transformers",
+    # The layers of static caches: older than transformers 5.0 and not documented.
+    "StaticLayer": "transformers.cache_utils",
     # torch.utils: private modules, and a public one whose formulas are not documented. All are older than torch 2.4.
     "TorchDispatchMode": "torch.utils._python_dispatch",
     "tree_iter": "torch.utils._pytree",
@@ -194,14 +198,15 @@ def sliding_layers(cache: Cache | None) -> Sequence[bool]:
 
 
 def cached_keys_and_values(cache: Cache, layer: int) -> tuple[Tensor, Tensor] | None:
-    """Get the keys and values of one layer, or None if it is empty.
+    """Get the keys and values of one layer without the empty slots of a static cache, or None if it is empty.
 
     The attributes of a cache's layers are older than transformers 5.0 and not documented.
     """
     held: Any = cache.layers[layer]
     if not held.is_initialized or held.get_seq_length() == 0:
         return None
-    return held.keys, held.values
+    length = int(held.get_seq_length())
+    return held.keys[:, :, :length], held.values[:, :, :length]
 
 
 # Masks.
@@ -245,12 +250,13 @@ def attention_implementation(config: Any) -> str:
     return config._attn_implementation
 
 
-def attention_function(attention: nn.Module) -> Callable[..., Any]:
-    """Get the function that an attention module calls now. AttentionInterface.get_interface: transformers 5.1."""
+def attention_function(attention: nn.Module, config: Any) -> Callable[..., Any]:
+    """Get the function that an attention module calls with a configuration.
+
+    AttentionInterface.get_interface: transformers 5.1.
+    """
     registry: Any = attention_registry(attention)
-    return registry.get_interface(
-        attention_implementation(attention.config), _names_of(attention)["eager_attention_forward"]
-    )
+    return registry.get_interface(attention_implementation(config), _names_of(attention)["eager_attention_forward"])
 
 
 def config_with_attention(config: Any, name: str) -> Any:

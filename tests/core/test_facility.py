@@ -197,7 +197,7 @@ def test_invalid_input_is_rejected(arguments, message, backend):
 
 
 def test_unknown_and_unsuitable_backends_are_rejected():
-    with pytest.raises(ValueError, match="'fast'; known: auto, numba, torch, rows"):
+    with pytest.raises(ValueError, match="'fast'; known: auto, numba, torch, triton, rows"):
         core.facility_location(SIM, ONES, 2, backend="fast")
     with pytest.raises(ValueError, match="'rows' takes a LazySimilarity"):
         core.facility_location(SIM, ONES, 2, backend="rows")

@@ -202,3 +202,33 @@ V, W, P = texts(11)
 def test_invalid_input_is_rejected(change, message):
     with pytest.raises(ValueError, match=message):
         score(**{"visual": V, "words": W, "pooled": P, **change})
+
+
+@pytest.mark.parametrize("normalised_over", ["image", "block"])
+@pytest.mark.parametrize("dispersion", core.DISPERSIONS)
+@pytest.mark.parametrize("aggregation", core.AGGREGATIONS)
+def test_blocks_of_different_sizes_are_each_scored_by_themselves(aggregation, dispersion, normalised_over):
+    if dispersion == "variance" and aggregation.startswith("inverse"):
+        return
+    visual, words, pooled = texts(20)
+    blocks = [slice(0, 7), slice(7, 40), slice(40, 48)]
+    settings = {"aggregation": aggregation, "dispersion": dispersion, "q": 0.4, "tau": 0.2, "gamma": 0.5}
+    got = score(visual, words, pooled, blocks=blocks, normalised_over=normalised_over, **settings)
+    alone = [score(visual[block], words, pooled, **settings) for block in blocks]
+    torch.testing.assert_close(got.fused, torch.cat([each.fused for each in alone]))
+    torch.testing.assert_close(got.weights, torch.cat([each.weights for each in alone], dim=1))
+    torch.testing.assert_close(got.dispersion, torch.cat([each.dispersion for each in alone], dim=1))
+    assert torch.equal(got.kept, torch.cat([each.kept for each in alone], dim=1))
+    if normalised_over == "block":
+        torch.testing.assert_close(got.score, torch.cat([each.score for each in alone]))
+
+
+def test_without_waiting_invalid_input_leaves_nan_and_a_constant_map_is_marked():
+    visual, words, pooled = texts(21)
+    visual[3, 2] = torch.inf
+    assert core.relevance(visual, words, pooled, wait=False).score.isnan().any()
+    with pytest.raises(ValueError, match=r"visual\[3, 2\] is inf"):
+        core.relevance(visual, words, pooled)
+    even = core.relevance(torch.ones(9, 24), words, pooled, wait=False)
+    assert bool(even.is_constant)
+    assert even.notes == ()

@@ -36,7 +36,7 @@ def test_polarize_sharpens_and_beta_zero_makes_all_weights_equal():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: core.smooth(torch.zeros(10), (3, 4)), "3×4 grid needs 12 scores"),
+        (lambda: core.smooth(torch.zeros(10), (3, 4)), "grids of 3×4 need 12 scores"),
         (lambda: core.smooth(torch.zeros(12), (3, 4), size=4), "odd.*got 4"),
         (lambda: core.smooth(torch.zeros(12), (3, 4), sigma=0), "sigma.*got 0"),
         (lambda: core.polarize(torch.zeros(3), -1), "beta must be 0 or more, got -1"),
@@ -45,3 +45,11 @@ def test_polarize_sharpens_and_beta_zero_makes_all_weights_equal():
 def test_invalid_input_is_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_maps_of_different_grids_are_each_smoothed_by_themselves():
+    grids = [(3, 4), (2, 2), (3, 4), (1, 5)]
+    score = torch.rand(33, generator=torch.Generator().manual_seed(0))
+    parts = score.split([rows * columns for rows, columns in grids])
+    expected = torch.cat([core.smooth(part, grid) for part, grid in zip(parts, grids, strict=True)])
+    torch.testing.assert_close(core.smooth_maps(score, grids), expected)

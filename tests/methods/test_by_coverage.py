@@ -184,10 +184,13 @@ def test_mmtok_reads_the_language_model_s_own_embeddings() -> None:
     encoder."""
     model, tokenizer = tiny.model("llava"), tiny.tokenizer()
     inputs = tiny.inputs("llava", [[(28, 28)]])
-    with eadp.attach(model, tokenizer, method="mmtok", keep=4, question="Is there a dog?") as pruned:
+    with (
+        encoded_images() as images,
+        eadp.attach(model, tokenizer, method="mmtok", keep=4, question="Is there a dog?") as pruned,
+    ):
         assert isinstance(pruned.guide, EmbeddingGuide)
         model(**inputs)
-        (found,), (image,) = pruned.last, encoded_images(pruned)
+        (found,), (image,) = pruned.last, images
     ids = tokenizer("there dog", add_special_tokens=False)["input_ids"]
     words = model.get_input_embeddings()(torch.tensor(ids))
     output = model.base_model.get_image_features(inputs["pixel_values"], return_dict=True)
@@ -207,9 +210,8 @@ def test_mmtok_reads_the_language_model_s_own_embeddings() -> None:
 def test_tower_features_are_the_mean_of_the_patches_before_the_merger(family: str) -> None:
     model = tiny.model(family)
     inputs = tiny.inputs(family, IMAGES[family][:1])
-    with eadp.attach(model, method="vispruner", keep=2) as pruned:
+    with encoded_images() as images, eadp.attach(model, method="vispruner", keep=2) as pruned:
         model(**inputs)
-        images = encoded_images(pruned)
         rows = pruned.adapter.tower_rows  # The patches side by side, in the order of the tokens.
         output = model.base_model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"], return_dict=True)
         call = VisionCall("image", {"image_grid_thw": inputs["image_grid_thw"]}, (), [])
@@ -220,9 +222,9 @@ def test_tower_features_are_the_mean_of_the_patches_before_the_merger(family: st
 
 def test_tower_features_of_frames_are_pooled_like_the_tokens() -> None:
     family = "llava_onevision"
-    with eadp.attach(tiny.model(family), method="scope", keep=0.5) as pruned:
+    with encoded_images() as images, eadp.attach(tiny.model(family), method="scope", keep=0.5) as pruned:
         tiny.model(family)(**tiny.inputs(family, CLIPS[family][:1]))
-        (clip,) = encoded_images(pruned)
+        (clip,) = images
         assert clip.tower_features.shape == (len(clip), 32)
         torch.testing.assert_close(clip.tower_features, pruned.adapter.arrange(clip.layout, clip.states))
 
@@ -261,7 +263,10 @@ def test_attach_leaves_padding_out_of_mmtoks_choice() -> None:
     inputs["pixel_values"][:, :, :7] = 0
     inputs["pixel_values"][:, :, -7:] = 0
     guide = EmbeddingGuide(model.get_input_embeddings(), tiny.tokenizer())
-    with eadp.attach(model, method="mmtok", keep=8, guide=guide, question="Which dog?") as pruned:
+    with (
+        encoded_images() as images,
+        eadp.attach(model, method="mmtok", keep=8, guide=guide, question="Which dog?") as pruned,
+    ):
         model(**inputs)
         assert pruned.last[0].indices.tolist() == list(range(4, 12))
-    assert np.array_equal(encoded_images(pruned)[0].padding, [*[True] * 4, *[False] * 8, *[True] * 4])
+    assert np.array_equal(images[0].padding, [*[True] * 4, *[False] * 8, *[True] * 4])

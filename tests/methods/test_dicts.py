@@ -35,9 +35,9 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "flashvid": {
         **{"keep": 9, "exact": True, "alpha": 0.5, "threshold": 0.7, "expansion": 1.5, "segments": 4},
-        **{"segment_threshold": 0.8, "selection": "attention", "layer": -2},
+        **{"segment_threshold": 0.8, "relevance": False, "layer": -2},
     },
-    "floc": {"keep": 9, "exact": True},
+    "floc": {"keep": 9},
     "holitom": {
         **{"keep": 9, "exact": True, "threshold": 0.65, "beta": 0.5, "longest": 8, "order": "position"},
         "layer": -2,

@@ -10,7 +10,8 @@ from eadp.methods import InsideMethod, get_method_class, list_methods
 
 BEFORE = (
     *("cdpruner", "divprune", "downsample", "eadp", "hiprune", "mmtok", "none", "pool", "prumerge", "random", "scope"),
-    *("topk", "trim", "uniform", "visionzip", "vispruner"),
+    *("topk", "trim", "uniform", "visionzip", "vispruner", "evs", "vidcom2", "vcast", "floc"),
+    *("fastvid", "flashvid", "holitom"),
 )
 
 

@@ -80,6 +80,8 @@ def test_dir_lists_what_is_imported_lazily() -> None:
         "assert {'attach', 'detach', 'Pruned', 'load_pocket', 'diagnose_sign', *eadp.__all__} <= set(dir(eadp))\n"
         "assert 'transformers' not in sys.modules\n"
         "assert callable(eadp.attach)\n"
+        "others = {name for name in dir(eadp) if name[0] != '_'} - set(eadp.__all__)\n"
+        "assert all(f'eadp.{name}' in sys.modules for name in others), others\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

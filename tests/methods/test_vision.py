@@ -38,9 +38,9 @@ def images(
     family: str, sizes: Sizes, method: str = "hiprune", attention: str = "sdpa", **settings: Any
 ) -> list[EncodedImage]:
     model = tiny.model(family, attention=attention)
-    with eadp.attach(model, method=method, **{"keep": 1} | settings) as pruned:
+    with eadp.attach(model, method=method, **{"keep": 1} | settings), encoded_images() as encoded:
         model(**tiny.inputs(family, sizes))
-        return encoded_images(pruned)
+    return encoded
 
 
 def hooks_of(model: Any) -> list[int]:
@@ -162,15 +162,15 @@ def test_pixtral_sees_several_images_in_one_sequence() -> None:
     model = hf.LlavaForConditionalGeneration(config).eval().requires_grad_(False)
     ids = torch.tensor([[40, *[config.image_token_id] * 6, 41, *[config.image_token_id] * 4, 42]])
     inputs = {"pixel_values": torch.randn(2, 3, 8, 12), "image_sizes": torch.tensor([[8, 12], [8, 8]])}
-    with eadp.attach(model, method="hiprune", keep=2) as pruned:
+    with eadp.attach(model, method="hiprune", keep=2) as pruned, encoded_images() as encoded:
         model(input_ids=ids, **inputs)
         assert [(len(each), each.total) for each in pruned.last] == [(2, 6), (2, 4)]
-        for one in encoded_images(pruned):
+        for one in encoded:
             torch.testing.assert_close(one.attention[0].received.sum(), torch.tensor(1.0))
-    with eadp.attach(model, method="visionzip", keep=2) as pruned:
+    with eadp.attach(model, method="visionzip", keep=2) as pruned, encoded_images() as encoded:
         model(input_ids=ids, **inputs)
         projected = model.base_model.get_image_features(**inputs).pooler_output
-        for one, rows in zip(encoded_images(pruned), projected, strict=True):
+        for one, rows in zip(encoded, projected, strict=True):
             torch.testing.assert_close(pruned.adapter.project(one.tower_rows.rows), rows)
         assert [each.merge_space for each in pruned.last] == ["tower"] * 2
     with (
@@ -226,13 +226,13 @@ def test_deepstack_merges_with_the_same_weights(name: str) -> None:
     model, inputs = tiny.model("qwen3_vl"), tiny.inputs("qwen3_vl", [[(24, 32)]])
     (output,) = features(model, inputs)
     received: list[list[Tensor]] = []
-    with eadp.attach(model, method=name, keep=4) as pruned:
+    with eadp.attach(model, method=name, keep=4) as pruned, encoded_images() as encoded:
         handle = model.base_model.language_model.register_forward_pre_hook(
             lambda _, args, kwargs: received.append(kwargs["deepstack_visual_embeds"]), with_kwargs=True
         )
         model(**inputs)
         handle.remove()
-    (selection,), (one,) = pruned.last, encoded_images(pruned)
+    (selection,), (one,) = pruned.last, encoded
     downsampled = []
     if name == "downsample":
         downsampled = pruned.adapter.encode(one.pixels.call, one.pixels.blocks[0], (2, 2))[1:]

@@ -19,7 +19,7 @@ from eadp.architectures.configs import ARCHITECTURES, GRIDS
 from eadp.models import FAMILIES, ImageLayout, adapter_of
 from eadp.models.anyres import packed_layout
 from eadp.models.layout import Placeholders
-from eadp.runtime.hooks import VISION_CALL
+from eadp.runtime.vision_recorder import VISION_CALL
 
 
 def layouts(family: str, sizes: list[list[tuple[int, ...]]]) -> list[ImageLayout]:

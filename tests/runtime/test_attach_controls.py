@@ -62,7 +62,7 @@ def test_control_with_physical_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
             return answers(model, input_ids=ids, attention_mask=torch.ones_like(ids), past_key_values=cache)[1]
 
     right = last_logits()
-    monkeypatch.setattr(cache_map._MappedCache, "get_seq_length", cache_map._MappedCache.get_query_offset)
+    monkeypatch.setattr(cache_map.PrunedCache, "get_seq_length", cache_map.PrunedCache.get_query_offset)
     assert not torch.allclose(last_logits(), right, rtol=1e-3, atol=1e-3)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
@@ -84,6 +86,22 @@ def test_the_token_count_includes_newlines() -> None:
     assert server(method="divprune", keep=0.5).build_request(None).count_sent(100, newlines=10) == 55
 
 
+def test_newlines_of_kept_rows_are_all_served() -> None:
+    """Which rows of a clip keep a token is not known in advance, so HoliTom keeps all newlines here."""
+    vision = SimpleNamespace(model_type="siglip_vision_model", num_hidden_layers=26, num_attention_heads=16)
+    config = SimpleNamespace(
+        eadp={"method": "holitom", "keep": 0.25},
+        model_type="llava_onevision",
+        vision_config=vision,
+        vision_feature_layer=-1,
+    )
+    settings = ServerSettings.from_config(config, ("renumber",))
+    assert settings.build_request(None).count_sent(100, newlines=10) == 25 + 10
+    assert settings.build_request({"newlines": "none"}).count_sent(100, newlines=10) == 25
+    with pytest.raises(ValueError, match='"kept rows" cannot be served'):
+        settings.build_request({"newlines": "kept rows"})
+
+
 def test_divprune_selects_no_newlines_of_clips() -> None:
     """DivPrune prunes each frame separately, unless scope="image" makes all frames one pool."""
     clip = {"patches": 100, "newlines": 10, "has_layout": False}
@@ -128,9 +146,9 @@ def test_presets_are_served_with_exact_counts(family: str, preset: str) -> None:
         ({"keep": 64, "newlines": "kept rows"}, "must know how many tokens stay"),
         ({"keep": 64, "preset": "notes"}, "known: paper, published"),
         ({"keep": 64, "positions": "keep"}, 'only "renumber"'),
-        ({"keep": 64, "cache_mib": -1}, "cache_mib must be a whole number"),
+        ({"keep": 64, "cache_mib": -1}, r"cache_mib must lie in \[0, 1048576\]"),
         ({"keep": 64, "guide": "none"}, "reads the question"),
-        ({"keep": 64, "llava_video": True}, "llava_video must be true for a LLaVA-Video checkpoint"),
+        ({"keep": 64, "llava_video": True}, "llava_video=true is for LLaVA-Video checkpoints"),
         ({"keep": 64, "colour": 1}, r"eadp has no setting colour; it has .*tau"),
     ],
 )
@@ -191,6 +209,8 @@ def test_a_server_keeps_the_exact_count_if_a_release_does_not() -> None:
     assert settings.build_request({"method": "trim"}).outputs == ("tower_rows",)
     assert settings.build_request({"method": "mmtok"}).outputs == ("tower_features", "padding")
     assert settings.build_request({"method": "hiprune"}).outputs == ()
+    flashvid = settings.build_request({"method": "flashvid", "layer": -2}).method
+    assert (flashvid.exact, flashvid.expansion) == (True, 1.0)
 
 
 def encoded_features(size: int) -> EncodedFeatures:
@@ -274,11 +294,56 @@ def test_an_untested_version_of_vllm_raises_an_error(monkeypatch: pytest.MonkeyP
     versions.check_version()
 
 
+def overrides_of(line: list[str]) -> dict[str, Any]:
+    assert line.count("--hf-overrides") == 1
+    return json.loads(line[line.index("--hf-overrides") + 1])
+
+
 def test_the_command_line_names_architecture_and_settings() -> None:
     line = build_command("pocket", {"method": "eadp", "keep": 64}, ["--port", "8001"])
-    overrides = json.loads(line[line.index("--hf-overrides") + 1])
+    overrides = overrides_of(line)
     assert overrides == {"architectures": [ARCHITECTURES["llava"]], "eadp": {"method": "eadp", "keep": 64}}
     assert line[-2:] == ["--port", "8001"]
+
+
+@pytest.mark.parametrize("form", ["two words", "one word", "underscores"])
+def test_overrides_of_the_user_are_merged_with_those_of_the_plugin(form: str) -> None:
+    own = '{"rope_theta": 5.0}'
+    more = {
+        "two words": ["--hf-overrides", own],
+        "one word": [f"--hf-overrides={own}"],
+        "underscores": ["--hf_overrides", own],
+    }
+    line = build_command("pocket", {"keep": 64}, [*more[form], "--port", "8001"])
+    assert overrides_of(line) == {"rope_theta": 5.0, "architectures": [ARCHITECTURES["llava"]], "eadp": {"keep": 64}}
+    assert line[-2:] == ["--port", "8001"]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--hf-overrides", '{"architectures": ["Other"]}'], "eadp serve sets architectures"),
+        (["--hf-overrides", '{"eadp": {"keep": 1}}'], "eadp serve sets eadp"),
+        (["--hf-overrides", "[1]"], "must be a JSON object"),
+        (["--hf-overrides"], "must be a JSON object"),
+        (["--hf-overrides.eadp.keep", "3"], "as JSON"),
+        (["--model", "other"], "name the model once"),
+    ],
+)
+def test_options_that_would_turn_pruning_off_are_rejected(more: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        build_command("pocket", {"keep": 64}, more)
+
+
+def test_a_server_without_gpu_starts_with_the_memory_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    monkeypatch.setattr(versions, "is_cpu_build", lambda: True)
+    assert "--kv-cache-memory-bytes" in build_command("pocket", {"keep": 64})
+    own = build_command("pocket", {"keep": 64}, ["--gpu-memory-utilization=0.5", "--served-model-name", "mine"])
+    assert "--kv-cache-memory-bytes" not in own
+    assert own.count("--served-model-name") == 1
+    monkeypatch.setattr(versions, "is_cpu_build", lambda: False)
+    assert "--kv-cache-memory-bytes" not in build_command("pocket", {"keep": 64})
 
 
 def test_eadp_serve_prints_the_command_line_with_options_of_vllm() -> None:
@@ -287,13 +352,84 @@ def test_eadp_serve_prints_the_command_line_with_options_of_vllm() -> None:
     )
     assert result.exit_code == 0, result.output
     line = shlex.split(result.output)
-    assert json.loads(line[line.index("--hf-overrides") + 1])["eadp"] == {"method": "eadp", "keep": 0.25, "beta": 3}
+    expected = {"method": "eadp", "keep": 0.25, "beta": 3, "processor_kwargs": False}
+    assert overrides_of(line)["eadp"] == expected
+    assert line[0] == "python"
+    assert line[line.index("--served-model-name") + 1] == "pocket"
     assert line[-3:] == ["--port", "8001", "--trust-request-mm-kwargs"]
 
 
-@pytest.mark.parametrize("wrong", [["--keep", "0"], ["--method", "fastv"], ["--set", "beta"], ["--set", "colour=1"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--keep", "0"],
+        ["--keep", "all"],
+        ["--keep="],
+        ["--keep", "64,32"],
+        ["--method", "fastv"],
+        ["--set", "beta"],
+        ["--set", "colour=1"],
+        ["--set", "smoothing=3.0"],
+        ["--set", "max_question_tokens=0"],
+        ["--hf-overrides", '{"eadp": {}}'],
+    ],
+)
 def test_eadp_serve_rejects_wrong_settings(wrong: list[str]) -> None:
     assert CliRunner().invoke(app, ["serve", "pocket", *wrong, "--dry-run"]).exit_code == 2
+
+
+def test_a_question_that_is_too_long_is_refused() -> None:
+    ours = server(keep=64, max_question_tokens=10)
+    ours.check_question("Where is it?", lambda text: len(text.split()))
+    ours.check_question("a longer question with nine words", lambda text: len(text.split()))
+    with pytest.raises(ValueError, match="more than 10 tokens"):
+        ours.check_question("a question with many more words than that, ten at least", lambda text: len(text.split()))
+
+    def never(text: str) -> int:
+        raise AssertionError("a text that is much too long must not be tokenized")
+
+    with pytest.raises(ValueError, match="more than 10 tokens"):
+        ours.check_question("x" * 3_000_000, never)
+
+
+def test_requests_may_set_other_processor_arguments_only_if_the_server_says_so() -> None:
+    server(keep=64).check_processor_kwargs(["crop_size"])
+    with pytest.raises(ValueError, match='may only hold "eadp" on this server, not crop_size, do_resize'):
+        server(keep=64, processor_kwargs=False).check_processor_kwargs(["do_resize", "crop_size"])
+
+
+CHILD = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit({})); print(1, flush=True); {}"
+
+
+@pytest.mark.parametrize(
+    ("program", "stop", "code"),
+    [
+        (CHILD.format(0, "time.sleep(600)"), True, 0),
+        (CHILD.format(0, ""), False, 1),
+        (CHILD.format(0, "sys.exit(7)"), False, 7),
+    ],
+    ids=["stopped", "ended by itself", "failed"],
+)
+def test_the_exit_code_tells_whether_the_server_was_asked_to_stop(program: str, stop: bool, code: int) -> None:
+    runner = f"import sys; from eadp.serve.command import run_server; sys.exit(run_server(['-c', {program!r}]))"
+    with subprocess.Popen([sys.executable, "-c", runner], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        if stop:
+            process.terminate()
+        assert process.wait(60) == code
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
+def test_a_killed_runner_takes_its_server_along() -> None:
+    program = "import time; print(1, flush=True); time.sleep(600)"
+    runner = f"from eadp.serve.command import run_server; run_server(['-c', {program!r}])"
+    with subprocess.Popen([sys.executable, "-c", runner], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        process.kill()
+        # The pipe closes when the last process that holds it has ended.
+        assert process.stdout.read() == ""
 
 
 def test_vllm_finds_the_plugin_by_its_entry_point() -> None:

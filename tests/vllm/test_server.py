@@ -29,7 +29,7 @@ from eadp.pocket.samples import Sample, samples
 from eadp.pocket.storage import WEIGHTS
 
 EADP = [sys.executable, "-c", "from eadp.cli import app; app()"]
-SMALL = ["--enforce-eager", "--dtype=float32", "--block-size=32", "--max-model-len=1024", "--served-model-name=pocket"]
+SMALL = ["--enforce-eager", "--dtype=float32", "--block-size=32", "--max-model-len=1024"]
 KEEP = 32
 TIMEOUT = 1800
 """Seconds to wait for a condition on a busy machine before the test fails."""
@@ -175,8 +175,14 @@ def test_metrics_count_tokens_images_and_time(server: Server, questions: list[Sa
         ({"cache_mib": 1}, "only for the whole server"),
         ({"question": 3}, "question must be a string"),
         ({"beta": -1}, "beta"),
+        ({"smoothing": 3.0}, "smoothing must be a whole number"),
+        ({"sigma": 1e200}, "sigma must lie in"),
+        ({"matrix_limit": None}, "matrix_limit must be a whole number"),
+        ({"method": "random", "seed": 1.5}, "seed must be a whole number"),
+        ({"method": "visionzip", "layer": 1.5}, "layer must be a whole number"),
+        ({"question": "word " * 700_000}, "more than 4096 tokens"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_wrong_settings_get_status_400_and_a_message(
     server: Server, questions: list[Sample], own: dict[str, Any], sentence: str
@@ -184,6 +190,18 @@ def test_wrong_settings_get_status_400_and_a_message(
     with pytest.raises(openai.BadRequestError, match=re.escape(sentence)):
         server.query(questions[0].image, questions[0].question, **own)
     assert server.healthy()
+
+
+def test_other_processor_arguments_get_status_400(server: Server, questions: list[Sample]) -> None:
+    body = request(questions[0].image, questions[0].question)
+    body["extra_body"]["mm_processor_kwargs"] = {"do_resize": False}
+    with pytest.raises(openai.BadRequestError, match="not do_resize"):
+        server.client.chat.completions.create(**body)
+    assert server.healthy()
+
+
+def test_metrics_name_the_model(server: Server) -> None:
+    assert re.search(r'^eadp:images_total{[^}]*model_name="pocket"', server.get("/metrics"), re.MULTILINE)
 
 
 STREAM = """

@@ -18,8 +18,9 @@ def main() -> None:
     parser.add_argument(
         "--workers", type=int, default=2, help="number of processes; the same number gives the same weights"
     )
+    parser.add_argument("--steps", type=int, help="steps of each stage, for a shorter or a longer training")
     options = parser.parse_args()
-    distributed.run(options.workers, run_stages, tuple(options.only or STAGES), options.out)
+    distributed.run(options.workers, run_stages, tuple(options.only or STAGES), options.out, options.steps)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""Stage 1a: the vision tower learns what every patch shows, on windows of scenes."""
+"""Stage 1: the vision tower learns what every patch shows."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +11,9 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from eadp.pocket.things.model import WIDTH
 from eadp.pocket.things.scene import WORDS
 from training.things.windows import LABELS, NO_WORD, NOTHING, Patches
+
+FEWEST_PATCHES = 3
+"""Patches of a thing that a window must show for its vote to count."""
 
 _MEAN = torch.tensor(OPENAI_CLIP_MEAN).view(3, 1, 1)
 _STD = torch.tensor(OPENAI_CLIP_STD).view(3, 1, 1)
@@ -67,36 +68,42 @@ def patch_losses(heads: PatchHeads, normed: Tensor, batch: Patches) -> dict[str,
     return losses
 
 
-@torch.no_grad()
-def evaluate(tower: CLIPVisionModel, heads: PatchHeads, batches: Iterator[Patches]) -> dict[str, float]:
-    """Measure how many patches, and how many things by the vote of their patches, are recognised.
+class Tally:
+    """Counts of right answers by name."""
 
-    Returns:
-        Shares in percent: patches of things (`patches`), things (`things`), things in a style that training never
-        shows (`held_out`), background patches (`nothing`) and signs whose word is read (`words`).
+    def __init__(self) -> None:
+        self.right: dict[str, int] = {}
+        self.total: dict[str, int] = {}
+
+    def count(self, name: str, correct: Tensor) -> None:
+        """Add some answers, each right or wrong."""
+        self.right[name] = self.right.get(name, 0) + int(correct.sum())
+        self.total[name] = self.total.get(name, 0) + correct.numel()
+
+    def percentages(self) -> dict[str, float]:
+        """Return the share of right answers by name, in percent."""
+        return {name: round(100 * self.right[name] / max(self.total[name], 1), 1) for name in sorted(self.total)}
+
+
+def tally_patches(tally: Tally, heads: PatchHeads, normed: Tensor, batch: Patches) -> None:
+    """Count what the heads recognise.
+
+    Patches of things (`patches`) and of the background (`nothing`); by the vote of their patches, things in styles that
+    training shows (`things`) and never shows (`held_out`); and signs whose word is read (`words`).
     """
-    right: dict[str, int] = {}
-    total: dict[str, int] = {}
-
-    def count(name: str, correct: Tensor) -> None:
-        right[name] = right.get(name, 0) + int(correct.sum())
-        total[name] = total.get(name, 0) + correct.numel()
-
-    for batch in batches:
-        label, word, _ = heads(encode(tower, batch.pixels, batch.positions)[:, 1:])
-        named = label.argmax(-1) == batch.labels
-        shown = batch.labels != NOTHING
-        count("patches", named[shown])
-        count("nothing", named[~shown])
-        for row, owners in enumerate(batch.owners):
-            for thing in owners.unique():
-                own = owners == thing
-                if thing < 0 or own.sum() < 3:
-                    continue
-                true = batch.labels[row, own][0]
-                if batch.words[row, own][0] != NO_WORD:
-                    count("words", word[row, own].sum(0).argmax() == batch.words[row, own][0])
-                    continue
+    label, word, _ = heads(normed[:, 1:])
+    named, shown = label.argmax(-1) == batch.labels, batch.labels != NOTHING
+    tally.count("patches", named[shown])
+    tally.count("nothing", named[~shown])
+    for row, owners in enumerate(batch.owners):
+        for thing in owners.unique():
+            own = owners == thing
+            if thing < 0 or own.sum() < FEWEST_PATCHES:
+                continue
+            written = batch.words[row, own][0]
+            if written != NO_WORD:
+                tally.count("words", word[row, own].log_softmax(-1).sum(0).argmax() == written)
+            else:
                 vote = label[row, own].log_softmax(-1).sum(0).argmax()
-                count("held_out" if batch.held_out[row, own][0] else "things", vote == true)
-    return {name: round(100 * right[name] / total[name], 1) for name in sorted(total)}
+                name = "held_out" if batch.held_out[row, own][0] else "things"
+                tally.count(name, vote == batch.labels[row, own][0])

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eadp.pocket.things.atlas import kinds
+from eadp.pocket.things.captions import window_view
+from eadp.pocket.things.questions import View
 from eadp.pocket.things.render import GRID, PATCH, Drawing, render
 from eadp.pocket.things.scene import SIGN, WORDS, Scene, Split, make_scene
 
@@ -43,7 +45,7 @@ class Patches:
         offsets: B×n×2, the way from a patch to the centre of its thing, across and down, in patches; 0 for nothing.
         held_out: B×n, whether a patch shows a thing in a style that training never shows.
         owners: B×n, the index in its scene of the thing that a patch shows; −1 for none.
-        scenes: The B scenes.
+        views: The B views of what can be said about the windows or scenes.
     """
 
     pixels: Tensor
@@ -53,27 +55,35 @@ class Patches:
     offsets: Tensor
     held_out: Tensor
     owners: Tensor
-    scenes: tuple[Scene, ...]
+    views: tuple[View, ...]
 
 
 def draw_windows(split: Split, first: int, scenes: int) -> Patches:
     """Draw the windows of scenes first, first + 1, …: `WINDOWS_PER_SCENE` of each, around different things."""
-    parts = []
+    parts, views = [], []
     for index in range(first, first + scenes):
         scene = make_scene(split, index)
         drawing = render(scene)
+        drawn = _describe(scene, drawing)
         rng = np.random.default_rng((*scene.seed, 4))
         order = rng.permutation(len(scene.things))
         for turn in range(WINDOWS_PER_SCENE):
             corner = _choose_corner(scene, int(order[turn % len(order)]), rng)
-            parts.append(_cut(scene, drawing, *corner, WINDOW))
-    return _stack(parts)
+            parts.append(_cut(drawn, drawing.pixels, *corner, WINDOW))
+            views.append(window_view(scene, drawing, *corner, WINDOW))
+    return _stack(parts, views)
 
 
 def draw_scenes(split: Split, first: int, scenes: int) -> Patches:
     """Draw the whole scenes first, first + 1, …"""
     made = [make_scene(split, index) for index in range(first, first + scenes)]
-    return _stack([_cut(scene, render(scene), 0, 0, GRID) for scene in made])
+    drawings = [render(scene) for scene in made]
+    parts = [
+        _cut(_describe(scene, drawing), drawing.pixels, 0, 0, GRID)
+        for scene, drawing in zip(made, drawings, strict=True)
+    ]
+    views = [View(scene, drawing.visible) for scene, drawing in zip(made, drawings, strict=True)]
+    return _stack(parts, views)
 
 
 def drop_background(batch: Patches, kept: int) -> tuple[Patches, Tensor]:
@@ -120,42 +130,33 @@ def _choose_corner(scene: Scene, thing: int, rng: np.random.Generator) -> tuple[
     return corner[0], corner[1]
 
 
-def _cut(scene: Scene, drawing: Drawing, top: int, left: int, side: int) -> tuple[Scene, NDArray, NDArray, NDArray]:
-    """Cut side×side patches from a scene: its pixels, the positions and the owners of the patches."""
+def _cut(drawn: tuple[NDArray, ...], pixels: NDArray, top: int, left: int, side: int) -> tuple[NDArray, ...]:
+    """Cut side×side patches from a scene: its pixels, the positions of the patches, and what is known of each."""
     rows = slice(top * PATCH, (top + side) * PATCH)
     columns = slice(left * PATCH, (left + side) * PATCH)
     down, across = np.mgrid[top : top + side, left : left + side]
     positions = (down * GRID + across).ravel()
-    return scene, drawing.pixels[rows, columns], positions, drawing.owners[positions]
+    return pixels[rows, columns], positions, *(values[positions] for values in drawn)
 
 
-def _stack(parts: list[tuple[Scene, NDArray, NDArray, NDArray]]) -> Patches:
-    scenes, pixels, positions, owners = zip(*parts, strict=True)
-    labels, words, offsets, held_out = zip(*map(_describe, scenes, positions, owners), strict=True)
-    return Patches(
-        torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255,
-        torch.from_numpy(np.stack(positions)),
-        torch.from_numpy(np.stack(labels)),
-        torch.from_numpy(np.stack(words)),
-        torch.from_numpy(np.stack(offsets)).float(),
-        torch.from_numpy(np.stack(held_out)),
-        torch.from_numpy(np.stack(owners)).long(),
-        scenes,
+def _stack(parts: list[tuple[NDArray, ...]], views: list[View]) -> Patches:
+    pixels, positions, labels, words, offsets, held_out, owners = (
+        torch.from_numpy(np.stack(values)) for values in zip(*parts, strict=True)
     )
+    pixels = pixels.permute(0, 3, 1, 2).float() / 255
+    return Patches(pixels, positions, labels, words, offsets, held_out, owners, tuple(views))
 
 
-def _describe(scene: Scene, positions: NDArray, owners: NDArray) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-    """Look up label, word, offset to the centre and whether it is held out, for every patch; owner −1 is last."""
-    things = scene.things
+def _describe(scene: Scene, drawing: Drawing) -> tuple[NDArray, ...]:
+    """Look up, for every patch of a scene: label, word, way to the centre, whether it is held out, owner."""
+    things, owners = scene.things, drawing.owners.astype(np.int64)
+    # Owner −1 is the last entry of each table.
     label = [SIGN_LABEL if thing.kind == SIGN else thing.kind for thing in things]
     word = [WORDS.index(thing.word) if thing.kind == SIGN else NO_WORD for thing in things]
     held_out = [thing.is_held_out for thing in things]
-    centre = np.array([thing.centre for thing in things] + [(0.0, 0.0)]) / PATCH
-    own = np.stack((positions % GRID, positions // GRID), -1) + 0.5
-    offset = np.where(owners[:, None] >= 0, centre[owners] - own, 0)
-    return (
-        np.array([*label, NOTHING])[owners],
-        np.array([*word, NO_WORD])[owners],
-        offset.astype(np.float32),
-        np.array([*held_out, False])[owners],
-    )
+    centre = np.array([*(thing.centre for thing in things), (0.0, 0.0)], np.float32) / PATCH
+    positions = np.arange(GRID * GRID)
+    own = np.stack((positions % GRID, positions // GRID), -1).astype(np.float32) + np.float32(0.5)
+    offset = np.where(owners[:, None] >= 0, centre[owners] - own, np.float32(0))
+    tables = (np.array([*label, NOTHING]), np.array([*word, NO_WORD]), np.array([*held_out, False]))
+    return tables[0][owners], tables[1][owners], offset, tables[2][owners], owners

@@ -28,7 +28,19 @@ def serve(
     ] = None,
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="Let requests set keep, method and question through mm_processor_kwargs."),
+        typer.Option(
+            "--trust",
+            help="Let requests set keep, method, question and other settings in mm_processor_kwargs['eadp'], and "
+            "vLLM's media_io_kwargs, for which vLLM has the same switch. Only for clients that you trust.",
+        ),
+    ] = False,
+    trust_processor: Annotated[
+        bool,
+        typer.Option(
+            "--trust-processor-kwargs",
+            help="Like --trust, and let requests change how images are processed (crop_size, do_resize, …). A request "
+            "with unfit values can stop the server.",
+        ),
     ] = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Print the command line of the server without running it.")
@@ -44,15 +56,17 @@ def serve(
     from eadp.methods import get_method_class
     from eadp.serve import command, versions
 
-    vllm_options = [*context.args, *(["--trust-request-mm-kwargs"] if trust else [])]
+    vllm_options = [*context.args, *(["--trust-request-mm-kwargs"] if trust or trust_processor else [])]
     try:
-        budget = {"keep": parse_budgets(keep)[0]} if get_method_class(method).takes_budget else {}
+        budget = {"keep": _parse_one_budget(keep)} if get_method_class(method).takes_budget else {}
         settings = {"method": method, **budget, **parse_assignments(setting or [])}
-        line = command.build_command(model, settings, vllm_options)
+        if trust and not trust_processor:
+            settings["processor_kwargs"] = False
+        arguments = command.build_command(model, settings, vllm_options)
     except (OSError, ValueError, TypeError) as error:
         raise typer.BadParameter(str(error)) from error
     # Not printed with rich, which would wrap the line and make it unfit to copy.
-    print(shlex.join(line), flush=True)
+    print(shlex.join(["python", *arguments]), flush=True)
     if dry:
         return
     try:
@@ -60,4 +74,13 @@ def serve(
     except RuntimeError as error:
         get_console().print(str(error))
         raise typer.Exit(2) from error
-    raise typer.Exit(command.run_server(line))
+    raise typer.Exit(command.run_server(arguments))
+
+
+def _parse_one_budget(text: str) -> int | float:
+    budgets = parse_budgets(text)
+    if len(budgets) != 1:
+        raise typer.BadParameter(
+            f"--keep is one budget, a count (64) or a share (0.125), got {text!r}; --trust lets requests set others"
+        )
+    return budgets[0]

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from eadp.core import ties
+from eadp.core.backends import DEVICE_BACKENDS, choose_backend
+from eadp.core.cover import cover_blocks
 from eadp.core.facility import (
     BOUND_MARGIN,
     FacilityLocationResult,
@@ -19,6 +21,7 @@ from eadp.core.facility import (
     coverage_of,
     facility_location,
     objective_goal,
+    result_of,
 )
 from eadp.core.similarity import DEFAULT_MATRIX_LIMIT, LazySimilarity, build_similarity, highest_precision
 
@@ -51,10 +54,16 @@ def facility_location_by_quota(
     Returns:
         The picks of all blocks, largest gain first. `bound` holds for any choice with the same quotas.
     """
-    parts = [
-        _cover_block(features[block], weights[block], quota, backend, matrix_limit)
-        for block, quota in zip(blocks, quotas, strict=True)
-    ]
+    chosen = choose_backend(backend, features.device)
+    size = torch.promote_types(features.dtype, torch.float32).itemsize
+    fits = len(blocks) * max(block.stop - block.start for block in blocks) ** 2 * size <= matrix_limit
+    if chosen in DEVICE_BACKENDS and fits:
+        parts = _cover_together(features, weights, blocks, quotas, chosen)
+    else:
+        parts = [
+            _cover_block(features[block], weights[block], quota, backend, matrix_limit)
+            for block, quota in zip(blocks, quotas, strict=True)
+        ]
     picks = [
         zip(part.gains.tolist(), (part.indices + block.start).tolist(), strict=True)
         for part, block in zip(parts, blocks, strict=True)
@@ -147,6 +156,25 @@ def _combine(
 def _highest_objective(part: FacilityLocationResult) -> float:
     """Return the upper bound on F of as many tokens of a block, from the bound on their coverage."""
     return part.single_objective + part.bound * (part.full_objective - part.single_objective)
+
+
+def _cover_together(
+    features: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int], backend: str
+) -> list[FacilityLocationResult]:
+    """Cover all blocks at once on the device; the results of all are read back together."""
+    # Every block makes at least one pick, which tells what its best single token represents.
+    cover = cover_blocks(features, weights, blocks, [max(1, quota) for quota in quotas], backend=backend)
+    parts = []
+    for solution, is_even, block, quota in zip(*cover.read(), blocks, quotas, strict=True):
+        if not 0 < solution.full_objective < math.inf:
+            _cover_block(features[block], weights[block], max(1, quota), "numba", DEFAULT_MATRIX_LIMIT)  # raises
+        part = result_of(solution)
+        if is_even:
+            part = replace(part, gains=torch.zeros_like(part.gains), single_objective=0.0, full_objective=0.0)
+        if quota == 0:
+            part = replace(part, indices=part.indices[:0], gains=part.gains[:0], coverage=0.0, bound=0.0)
+        parts.append(part)
+    return parts
 
 
 def _cover_block(

@@ -1,30 +1,27 @@
 """Facility location (Eq. 13): pick the K tokens that best represent the whole weighted image.
 
 The objective F(Y) = Σ_j ŝ_j · max_{i∈Y} Sim_ij is monotone and submodular, so the greedy algorithm reaches at least
-1 − 1/e of the optimum. Three solvers make the same picks: `numba` (on the CPU, incremental), `torch` (on any device,
-without host synchronization in its loop) and `rows` (without an N×N matrix in memory).
+1 − 1/e of the optimum. Four solvers make the same picks: `numba` (on the CPU, incremental), `triton` (on CUDA and ROCm,
+all picks in one launch), `torch` (on any device) and `rows` (without an N×N matrix in memory).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eadp.core import checks, ties
+from eadp.core.backends import BACKENDS, choose_backend
+from eadp.core.batched import solve_facility
 from eadp.core.similarity import LazySimilarity, highest_precision
-
-BACKENDS = ("auto", "numba", "torch", "rows")
+from eadp.core.solution import Solution
 
 BOUND_MARGIN = 1e-9
 """Share of F(all tokens) that is added to the bound, so that it holds in spite of rounding."""
-
-COVERAGE_CHECK_INTERVAL = 64
-"""Picks between two checks of the coverage in the torch solver. A check waits for the device."""
 
 ROWS_BATCH = 64
 """Candidates whose gains the rows solver computes at a time."""
@@ -53,24 +50,6 @@ class FacilityLocationResult:
     full_objective: float
 
 
-class _Solution(NamedTuple):
-    """What a solver returns.
-
-    Attributes:
-        order: K, the picked tokens, in the order of picking.
-        gains: K, the marginal gain of each pick.
-        full_objective: F(all tokens).
-        remaining_gain: Upper bound on what K more tokens could add to F.
-        tie_loss: How much more the picks would have gained without the tie rules, summed over the picks.
-    """
-
-    order: Tensor
-    gains: Tensor
-    full_objective: float
-    remaining_gain: float
-    tie_loss: float
-
-
 def facility_location(
     similarity: Tensor | LazySimilarity,
     weights: Tensor,
@@ -93,8 +72,8 @@ def facility_location(
         coverage: Pick only as many tokens as reach this coverage, in (0, 1]: 0 is what the best single token
             represents, 1 is everything. Together with `keep`, at most `keep`.
         symmetric: Whether the matrix equals its transpose, as the one of `token_similarity` does. None to check.
-        backend: `numba`, `torch`, `rows`, or `auto`: rows for a `LazySimilarity`, otherwise numba on the CPU and torch
-            elsewhere.
+        backend: `numba`, `triton`, `torch`, `rows`, or `auto`: rows for a `LazySimilarity`, otherwise numba on the CPU,
+            triton on CUDA and ROCm, and torch elsewhere.
 
     Returns:
         The picks, their gains, the coverage reached, and a bound on the best possible coverage.
@@ -125,12 +104,16 @@ def facility_location(
         solution = _solve_by_rows(similarity, weights, limit, target)
     else:
         similarity = similarity.detach()
-        if similarity.dtype not in (torch.float32, torch.float64):
-            similarity = similarity.float()
-        if backend == "numba" or (backend == "auto" and similarity.device.type == "cpu"):
+        backend = choose_backend(backend, similarity.device)
+        if backend == "numba":
             solution = _solve_numba(similarity, weights, limit, target, symmetric)
         else:
-            solution = _solve_torch(similarity, weights, limit, target)
+            solution = _solve_on_device(similarity, weights, limit, target, symmetric, backend)
+    return result_of(solution)
+
+
+def result_of(solution: Solution) -> FacilityLocationResult:
+    """Compute the coverage and its bound from what a solver returned."""
     order, gains, full_objective, remaining_gain, tie_loss = solution
     objective, single_objective = gains.sum().item(), gains[0].item()
     # Upper bounds on F of any K tokens; docs/methods/selection.md has the proofs.
@@ -218,10 +201,12 @@ def _gains_from_rises(rises: Tensor, weights: Tensor, noise: float) -> Tensor:
     return torch.mv(rises.clamp_min_(0), weights).masked_fill_(rises.amax(dim=1) <= noise, 0)
 
 
-def _solve_numba(similarity: Tensor, weights: Tensor, limit: int, target: float, symmetric: bool | None) -> _Solution:
+def _solve_numba(similarity: Tensor, weights: Tensor, limit: int, target: float, symmetric: bool | None) -> Solution:
     """Solve on the CPU, updating the gains column by column instead of recomputing them."""
     from eadp.core.kernels import facility_greedy, is_symmetric
 
+    if similarity.dtype not in (torch.float32, torch.float64):
+        similarity = similarity.float()
     rows = np.ascontiguousarray(similarity.cpu().numpy())
     if symmetric is None:
         symmetric = is_symmetric(rows)
@@ -238,60 +223,36 @@ def _solve_numba(similarity: Tensor, weights: Tensor, limit: int, target: float,
         rows, columns, w, limit, goal, single_share, noise, ties.TIE_MARGIN
     )
     device, remaining_gain = similarity.device, remaining + noise * float(w.sum())
-    return _Solution(
+    return Solution(
         torch.from_numpy(order).to(device), torch.from_numpy(gains).to(device), full_objective, remaining_gain, tie_loss
     )
 
 
-def _solve_torch(similarity: Tensor, weights: Tensor, limit: int, target: float) -> _Solution:
-    """Solve on any device, recomputing all gains at each step, without reading back inside the loop."""
-    _check_values(similarity, weights)
-    n = len(similarity)
-    weights = weights.to(similarity.device, highest_precision(similarity.device))
-    highest = similarity.amax(dim=0).to(weights)
-    full_objective = (weights @ highest).item()
-    noise = ties.ROUNDING_NOISE * highest[weights > 0].max().item()
-    covered = _initial_coverage(weights)
-    scratch = weights.new_empty(n, n)
-    picked = torch.zeros_like(weights, dtype=torch.bool)
-    order = torch.empty(limit, dtype=torch.long, device=weights.device)
-    gains, tie_loss = weights.new_empty(limit), weights.new_zeros(1)
+def _solve_on_device(
+    similarity: Tensor, weights: Tensor, limit: int, target: float, symmetric: bool | None, backend: str
+) -> Solution:
+    """Solve by Triton or torch. The results are read back once, after the last pick."""
+    n, device = len(similarity), similarity.device
+    sizes, limits = (torch.full((1,), count, dtype=torch.int32, device=device) for count in (n, limit))
+    goal = None
+    if target < math.inf:
+        # The goal is a sum of shares of F(all tokens) and of F(first pick).
+        shares = [objective_goal(target, 0.0, 1.0), 1 - target]
+        goal = torch.tensor(shares, dtype=highest_precision(device), device=device)
+    matrices, weights_row = similarity[None], weights.to(device)[None]
+    if backend == "triton":
+        from eadp.core.triton.facility import solve
 
-    def marginal_gains() -> Tensor:
-        torch.sub(similarity, covered, out=scratch)
-        return _gains_from_rises(scratch, weights, noise)
-
-    done = limit
-    for step in range(limit):
-        candidates = marginal_gains().masked_fill_(picked, -1)
-        best_gain, best = candidates.max(dim=0, keepdim=True)
-        raised_weight = (scratch.index_select(0, best)[0] > noise).to(weights) @ weights
-        best_row = similarity.index_select(0, best)[0]
-        is_copy = best_row >= best_row[best] - noise
-        pick = ties.first_true(ties.find_ties(candidates, best_gain, noise * raised_weight, is_copy))
-        row = similarity.index_select(0, pick)[0]
-        gain = ((row - covered).clamp_min_(0) @ weights).where(best_gain > 0, 0.0)
-        order[step : step + 1] = pick
-        gains[step : step + 1] = gain
-        tie_loss += (best_gain - gain).clamp_min_(0)
-        picked.index_fill_(0, pick, True)
-        torch.maximum(covered, row, out=covered)
-        is_check = step % COVERAGE_CHECK_INTERVAL == COVERAGE_CHECK_INTERVAL - 1 or step == limit - 1
-        if target < math.inf and is_check:
-            useful = int((gains[: step + 1] > 0).sum())
-            goal = objective_goal(target, gains[0].item(), full_objective)
-            short = int((gains[: step + 1].cumsum(0) < goal).sum())
-            if min(short, useful) <= step:
-                done = min(short + 1, useful)
-                break
-    order, gains = order[:done], gains[:done]
-    covered = torch.maximum(_initial_coverage(weights), similarity[order].amax(dim=0))
-    largest = marginal_gains().index_fill_(0, order, 0).topk(done).values
-    remaining_gain = (largest.sum() + noise * weights.sum()).item()
-    return _Solution(order, gains, full_objective, remaining_gain, tie_loss.item())
+        found = solve(matrices, weights_row, sizes, limits, goal, limit, symmetric=bool(symmetric))
+    else:
+        found = solve_facility(matrices, weights_row, sizes, limits, goal, limit)
+    solution = found.read(weights_row)[0]
+    if not 0 < solution.full_objective < math.inf:
+        _check_values(similarity, weights)
+    return solution._replace(order=solution.order.to(device), gains=solution.gains.to(device))
 
 
-def _solve_by_rows(similarity: LazySimilarity, weights: Tensor, limit: int, target: float) -> _Solution:
+def _solve_by_rows(similarity: LazySimilarity, weights: Tensor, limit: int, target: float) -> Solution:
     """Solve without the matrix, by Minoux's lazy greedy algorithm.
 
     Gains only fall, so an outdated gain is an upper bound. Only candidates whose bound is the largest are computed
@@ -354,4 +315,4 @@ def _solve_by_rows(similarity: LazySimilarity, weights: Tensor, limit: int, targ
         refresh(batch)
     remaining_gain = (bounds.topk(count).values.sum() + noise * weights.sum()).item()
     picks = torch.tensor(order, device=device)
-    return _Solution(picks, weights.new_tensor(gains), full_objective, remaining_gain, tie_loss)
+    return Solution(picks, weights.new_tensor(gains), full_objective, remaining_gain, tie_loss)

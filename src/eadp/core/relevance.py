@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from eadp.core import checks
-from eadp.core.similarity import unit_rows
+from eadp.core.block_layout import BlockLayout
+from eadp.core.similarity import scale_rows, unit_rows
 from eadp.core.trace import part
 from eadp.core.types import Relevance
 
@@ -32,64 +33,97 @@ WORD_COUNTS = ("quantile", "floor")
 NORMALISED_OVER = ("image", "block")
 
 
-# ── Dispersion: one value per word; larger is more dispersed ──────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class WordMaps:
+    """The similarity of M words to the tokens of B blocks, padded to L tokens each.
+
+    Attributes:
+        similarity: B×M×L, c (Eq. 3).
+        layout: Where the blocks lie among the tokens.
+    """
+
+    similarity: Tensor
+    layout: BlockLayout
+
+    @classmethod
+    def of(cls, similarity: Tensor, layout: BlockLayout) -> WordMaps:
+        """Divide the similarity of M words to all N tokens (M×N) into blocks."""
+        return cls(layout.stack(similarity.T).mT, layout)
+
+    @property
+    def is_token(self) -> Tensor | None:
+        """B×1×L, false where a block is padded; None if no block is."""
+        return None if self.layout.is_regular else self.layout.is_token[:, None]
 
 
-def word_distribution(similarity: Tensor, tau: float) -> Tensor:
-    """Compute each word's distribution over the tokens: p_ij = softmax_j(c_ij / τ) (Eq. 4).
+# ── Dispersion: one value per block and word; larger is more dispersed ────────────────────────────────────────────────
+
+
+def word_distribution(maps: WordMaps, tau: float) -> Tensor:
+    """Compute each word's distribution over the tokens of each block: p_ij = softmax_j(c_ij / τ) (Eq. 4).
 
     Args:
-        similarity: M×N, c.
+        maps: c of M words in B blocks.
         tau: Temperature τ.
 
     Returns:
-        M×N.
+        B×M×L, 0 where a block is padded.
     """
-    return torch.softmax(similarity / tau, dim=1)
+    logits = maps.similarity / tau
+    return torch.softmax(logits if maps.is_token is None else logits.where(maps.is_token, -math.inf), dim=2)
 
 
-def entropy(similarity: Tensor, tau: float) -> Tensor:
+def entropy(maps: WordMaps, tau: float) -> Tensor:
     """Compute the entropy of each word: h_i = −Σ_j p_ij log p_ij (Eq. 5).
 
     Args:
-        similarity: M×N, c.
+        maps: c of M words in B blocks.
         tau: Temperature τ of the distribution p.
 
     Returns:
-        M.
+        B×M.
     """
-    return torch.special.entr(word_distribution(similarity, tau)).sum(dim=1)
+    return torch.special.entr(word_distribution(maps, tau)).sum(dim=2)
 
 
-def central_mass(similarity: Tensor, tau: float, cells: float = 0.05) -> Tensor:
+def central_mass(maps: WordMaps, tau: float, cells: float = 0.05) -> Tensor:
     """Compute the probability mass outside the most probable tokens (central mass ratio of the ablation).
 
     Args:
-        similarity: M×N, c.
+        maps: c of M words in B blocks.
         tau: Temperature τ of the distribution p.
-        cells: Share of the N tokens that count as the most probable ones.
+        cells: Share of a block's tokens that count as the most probable ones.
 
     Returns:
-        M.
+        B×M.
     """
-    top = max(1, math.ceil(cells * similarity.shape[1]))
-    return 1 - word_distribution(similarity, tau).topk(top, dim=1).values.sum(dim=1)
+    counts = [max(1, math.ceil(cells * size)) for size in maps.layout.sizes]
+    largest = word_distribution(maps, tau).topk(max(counts), dim=2).values
+    if len(set(counts)) > 1:
+        rank = torch.arange(max(counts), device=largest.device)
+        largest = largest * (rank < rank.new_tensor(counts)[:, None])[:, None]
+    return 1 - largest.sum(dim=2)
 
 
-def variance(similarity: Tensor, tau: float) -> Tensor:
+def variance(maps: WordMaps, tau: float) -> Tensor:
     """Compute −Var_j(c_ij): a dispersed map varies least (variance of the ablation).
 
     Args:
-        similarity: M×N, c.
+        maps: c of M words in B blocks.
         tau: Not used.
 
     Returns:
-        M.
+        B×M.
     """
-    return -similarity.var(dim=1, correction=0)
+    if maps.is_token is None:
+        return -maps.similarity.var(dim=2, correction=0)
+    sizes = maps.layout.sizes_on_device[:, None]
+    mean = (maps.similarity * maps.is_token).sum(dim=2) / sizes
+    deviation = (maps.similarity - mean[:, :, None]) * maps.is_token
+    return -(deviation**2).sum(dim=2) / sizes
 
 
-DISPERSIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+DISPERSIONS: dict[str, Callable[[WordMaps, float], Tensor]] = {
     "entropy": entropy,
     "central_mass": central_mass,
     "variance": variance,
@@ -98,25 +132,24 @@ DISPERSIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 
 def filter_words(dispersion: Tensor, q: float, word_count: str = "quantile") -> Tensor:
-    """Find the words of lowest dispersion: T' = {i : h_i ≤ Q_q(H)} (Eq. 6).
+    """Find the words of lowest dispersion in each block: T' = {i : h_i ≤ Q_q(H)} (Eq. 6).
 
     Args:
-        dispersion: M.
+        dispersion: B×M.
         q: Share of words to keep, in (0, 1].
         word_count: `quantile` keeps the ⌈q·M⌉ lowest and all that tie with the last of them, as in the paper. `floor`
             keeps exactly max(1, ⌊q·M⌋), the first of equal ones, as in the release.
 
     Returns:
-        M, true for words that are kept.
+        B×M, true for words that are kept.
     """
-    words = len(dispersion)
+    words = dispersion.shape[1]
     if word_count == "floor":
-        kept = torch.zeros_like(dispersion, dtype=torch.bool)
-        kept[dispersion.sort(stable=True).indices[: max(1, math.floor(q * words))]] = True
-        return kept
+        lowest = dispersion.sort(dim=1, stable=True).indices[:, : max(1, math.floor(q * words))]
+        return torch.zeros_like(dispersion, dtype=torch.bool).scatter_(1, lowest, True)
     # Rounding q·M first makes 0.3 · 10 equal to 3: in binary it is slightly more, and its ceiling would be 4.
     keep = max(1, math.ceil(round(q * words, 9)))
-    return dispersion <= dispersion.kthvalue(keep).values
+    return dispersion <= dispersion.kthvalue(keep, dim=1, keepdim=True).values
 
 
 # ── Aggregation: the weight of each kept word ─────────────────────────────────────────────────────────────────────────
@@ -144,69 +177,75 @@ class Aggregation:
         checks.positive("theta", self.theta)
         checks.positive("top_words", self.top_words)
 
-    def weights(self, similarity: Tensor, dispersion: Tensor) -> Tensor:
-        """Compute the weights α of the kept words.
+    def weights(self, similarity: Tensor, dispersion: Tensor, kept: Tensor) -> Tensor:
+        """Compute the weights α of the words in each block.
 
         Args:
-            similarity: k×N, c of the k kept words.
-            dispersion: k.
+            similarity: B×M×L, c.
+            dispersion: B×M.
+            kept: B×M, true for the words that passed the filter.
 
         Returns:
-            k, or k×N for aggregations that weight the words differently for each token.
+            B×M×L, 0 for words that were filtered out. B×M×1 for aggregations that weight the words the same for each
+            token.
         """
-        return AGGREGATIONS[self.name](similarity, dispersion, self)
+        return AGGREGATIONS[self.name](similarity, dispersion[:, :, None], kept[:, :, None], self)
 
 
-def neg_entropy(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+def _softmax_of_kept(logits: Tensor, kept: Tensor) -> Tensor:
+    """Softmax over the kept words; 0 for the others."""
+    return torch.softmax(logits.where(kept, -math.inf), dim=1)
+
+
+def neg_entropy(similarity: Tensor, dispersion: Tensor, kept: Tensor, settings: Aggregation) -> Tensor:
     """α_i = softmax_i(−h_i / γ) (Eq. 7): the paper's method, style 4 of its ablation."""
-    return torch.softmax(-dispersion / settings.gamma, dim=0)
+    return _softmax_of_kept(-dispersion / settings.gamma, kept)
 
 
-def inverse_entropy(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+def inverse_entropy(similarity: Tensor, dispersion: Tensor, kept: Tensor, settings: Aggregation) -> Tensor:
     """α_ij = softmax_i(c_ij / (γ·(h_i + 1e-6))): weighted inverse entropy, style 1 of the ablation.
 
     Each token has its own weights. The paper's formula, c_ij/h_i * γ, can also be read as c_ij·γ / h_i; this is what
     the release computes.
     """
-    return torch.softmax(similarity / _entropy_temperature(dispersion, settings)[:, None], dim=0)
+    return _softmax_of_kept(similarity / _entropy_temperature(dispersion, settings), kept)
 
 
-def inverse_entropy_flat(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+def inverse_entropy_flat(similarity: Tensor, dispersion: Tensor, kept: Tensor, settings: Aggregation) -> Tensor:
     """α_i = softmax_i(1 / (γ·(h_i + 1e-6))): style 1 of the ablation without the similarity."""
-    return torch.softmax(1 / _entropy_temperature(dispersion, settings), dim=0)
+    return _softmax_of_kept(1 / _entropy_temperature(dispersion, settings), kept)
 
 
 def _entropy_temperature(dispersion: Tensor, settings: Aggregation) -> Tensor:
-    if not (dispersion >= 0).all():
-        raise ValueError(
-            f"aggregation {settings.name!r} divides by the dispersion, which must not be negative, but one word has "
-            f"{dispersion.min().item():.3g}; use it with dispersion 'entropy' or 'central_mass'"
-        )
     return settings.gamma * (dispersion + RELEASE_EPSILON)
 
 
-def topk(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
-    """α_ij = 1/k for the k words most similar to token j, otherwise 0: style 2 of the ablation."""
-    k = min(settings.top_words, len(similarity))
-    chosen = similarity.topk(k, dim=0).indices
-    return torch.zeros_like(similarity).scatter_(0, chosen, 1 / k)
+def topk(similarity: Tensor, dispersion: Tensor, kept: Tensor, settings: Aggregation) -> Tensor:
+    """α_ij = 1/k for the k kept words most similar to token j, otherwise 0: style 2 of the ablation."""
+    chosen = similarity.where(kept, -math.inf).topk(min(settings.top_words, similarity.shape[1]), dim=1).indices
+    share = 1 / kept.sum(dim=1, keepdim=True).clamp_max(settings.top_words).to(similarity)
+    return torch.zeros_like(similarity).scatter_(1, chosen, 1.0) * kept * share
 
 
-def gated(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+def gated(similarity: Tensor, dispersion: Tensor, kept: Tensor, settings: Aggregation) -> Tensor:
     """α_i = g_i / (Σ_i g_i + 1e-6) with g_i = σ(θ·(mean(h) − h_i)): style 3 of the ablation, as released."""
-    gate = torch.sigmoid(settings.theta * (dispersion.mean() - dispersion))
-    return gate / (gate.sum() + RELEASE_EPSILON)
+    gate = torch.sigmoid(settings.theta * (_mean_of_kept(dispersion, kept) - dispersion)) * kept
+    return gate / (gate.sum(dim=1, keepdim=True) + RELEASE_EPSILON)
 
 
-def gated_softmax(similarity: Tensor, dispersion: Tensor, settings: Aggregation) -> Tensor:
+def gated_softmax(similarity: Tensor, dispersion: Tensor, kept: Tensor, settings: Aggregation) -> Tensor:
     """α_i = softmax_i(θ·(mean(h) − h_i)): style 3 of the ablation, as the paper writes it.
 
     The mean cancels in the softmax, so this equals `neg_entropy` with γ = 1/θ.
     """
-    return torch.softmax(settings.theta * (dispersion.mean() - dispersion), dim=0)
+    return _softmax_of_kept(settings.theta * (_mean_of_kept(dispersion, kept) - dispersion), kept)
 
 
-AGGREGATIONS: dict[str, Callable[[Tensor, Tensor, Aggregation], Tensor]] = {
+def _mean_of_kept(dispersion: Tensor, kept: Tensor) -> Tensor:
+    return (dispersion * kept).sum(dim=1, keepdim=True) / kept.sum(dim=1, keepdim=True)
+
+
+AGGREGATIONS: dict[str, Callable[[Tensor, Tensor, Tensor, Aggregation], Tensor]] = {
     "neg_entropy": neg_entropy,
     "inverse_entropy": inverse_entropy,
     "inverse_entropy_flat": inverse_entropy_flat,
@@ -214,32 +253,43 @@ AGGREGATIONS: dict[str, Callable[[Tensor, Tensor, Aggregation], Tensor]] = {
     "gated": gated,
     "gated_softmax": gated_softmax,
 }
-"""The aggregations by name. Each takes the similarity (k×N) and dispersion (k) of the kept words and the settings."""
+"""The aggregations by name. Each takes the similarity (B×M×L), dispersion and filter (B×M×1), and the settings."""
 
 
 # ── The score ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def min_max(score: Tensor, numerator_epsilon: float = 0.0, denominator_epsilon: float = EPSILON) -> Tensor:
-    """Normalize a map: (s − min + ε₁) / (max − min + ε₂) (Eq. 10, where ε₁ = 0). A constant map becomes all 1.
+def min_max(
+    score: Tensor,
+    numerator_epsilon: float = 0.0,
+    denominator_epsilon: float = EPSILON,
+    is_token: Tensor | None = None,
+) -> Tensor:
+    """Normalize maps: (s − min + ε₁) / (max − min + ε₂) (Eq. 10, where ε₁ = 0). A constant map becomes all 1.
 
     Args:
-        score: N.
+        score: N, or B×N for B maps.
         numerator_epsilon: ε₁.
         denominator_epsilon: ε₂.
+        is_token: The same shape, false where a map is padded. None if none is.
 
     Returns:
-        N.
+        N or B×N.
     """
-    if is_constant(score):
-        return torch.ones_like(score)
-    low, high = score.min(), score.max()
-    return (score - low + numerator_epsilon) / (high - low + denominator_epsilon)
+    low, span = _lowest_and_span(score, is_token)
+    return ((score - low + numerator_epsilon) / (span + denominator_epsilon)).masked_fill(span <= CONSTANT_RANGE, 1)
 
 
-def is_constant(score: Tensor) -> bool:
-    """Return whether a map has the same value everywhere, up to rounding."""
-    return not bool(score.max() - score.min() > CONSTANT_RANGE)
+def is_constant(score: Tensor, is_token: Tensor | None = None) -> Tensor:
+    """Return whether a map (N), or any of B maps (B×N), has the same value everywhere, up to rounding."""
+    return (_lowest_and_span(score, is_token)[1] <= CONSTANT_RANGE).any()
+
+
+def _lowest_and_span(score: Tensor, is_token: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the minimum of each map, and the maximum minus the minimum."""
+    low = (score if is_token is None else score.where(is_token, math.inf)).amin(dim=-1, keepdim=True)
+    high = (score if is_token is None else score.where(is_token, -math.inf)).amax(dim=-1, keepdim=True)
+    return low, high - low
 
 
 @dataclass(frozen=True)
@@ -277,15 +327,20 @@ class Scoring:
         checks.known("normalised_over", self.normalised_over, NORMALISED_OVER)
         if not 0 <= self.lift < 1:
             raise ValueError(f"lift must lie in [0, 1), got {self.lift}")
+        if self.dispersion == "variance" and self.aggregation.name.startswith("inverse_entropy"):
+            raise ValueError(
+                f"aggregation {self.aggregation.name!r} divides by the dispersion, which must not be negative, but "
+                "'variance' is; use it with dispersion 'entropy' or 'central_mass'"
+            )
 
-    def normalize(self, score: Tensor) -> Tensor:
+    def normalize(self, score: Tensor, is_token: Tensor | None = None) -> Tensor:
         """Apply the min-max normalization with these settings."""
-        return min_max(score, self.lift, self.lift or EPSILON)
+        return min_max(score, self.lift, self.lift or EPSILON, is_token)
 
 
 @dataclass(frozen=True)
 class _DenseGuidance:
-    """Filter and weights of one segment's M words on one block of N tokens."""
+    """Filter and weights of one segment's M words: M×B, and M×N for the weights."""
 
     entropy: Tensor
     dispersion: Tensor
@@ -293,15 +348,14 @@ class _DenseGuidance:
     weights: Tensor
 
 
-def _dense_guidance(similarity: Tensor, scoring: Scoring) -> _DenseGuidance:
-    """Filter and weight M words (Eq. 4 to 7) by their M×N similarity to one block. Weights are 0 for dropped words."""
-    h = entropy(similarity, scoring.tau)
-    dispersion = h if scoring.dispersion == "entropy" else DISPERSIONS[scoring.dispersion](similarity, scoring.tau)
+def _dense_guidance(similarity: Tensor, layout: BlockLayout, scoring: Scoring) -> _DenseGuidance:
+    """Filter and weight M words (Eq. 4 to 7) by their M×N similarity to the tokens, in all blocks at once."""
+    maps = WordMaps.of(similarity, layout)
+    h = entropy(maps, scoring.tau)
+    dispersion = h if scoring.dispersion == "entropy" else DISPERSIONS[scoring.dispersion](maps, scoring.tau)
     kept = filter_words(dispersion, scoring.q, scoring.word_count)
-    alpha = scoring.aggregation.weights(similarity[kept], dispersion[kept])
-    weights = torch.zeros_like(similarity)
-    weights[kept] = alpha if alpha.ndim == 2 else alpha[:, None].expand(-1, similarity.shape[1])
-    return _DenseGuidance(h, dispersion, kept, weights)
+    weights = scoring.aggregation.weights(maps.similarity, dispersion, kept).expand_as(maps.similarity)
+    return _DenseGuidance(h.T, dispersion.T, kept.T, layout.unstack(weights.mT).T)
 
 
 @part("relevance")
@@ -313,6 +367,7 @@ def relevance(
     blocks: Sequence[slice] | None = None,
     sign: float = -1.0,
     scoring: Scoring | None = None,
+    wait: bool = True,
 ) -> Relevance:
     """Compute the instruction relevance score S^I = min-max(μ·S^G + (1−μ)·S^D) of N visual tokens (Eq. 2 to 10).
 
@@ -328,6 +383,8 @@ def relevance(
         sign: Factor on the cosines, +1 or −1. −1, as in the paper and its release, where raw cosines are highest on the
             background.
         scoring: Settings. None for the defaults.
+        wait: Whether to read back if the input was valid and the map constant. Without, nothing waits for the device:
+            input that is not finite leaves NaN in the score, and `is_constant` takes the place of a note.
 
     Returns:
         The score and all intermediate results, without those of stage 2.
@@ -339,10 +396,13 @@ def relevance(
     if sign not in (-1, 1):
         raise ValueError(f"sign must be +1 or −1, got {sign}")
 
-    visual = unit_rows(visual, "visual")
-    blocks = [slice(0, len(visual))] if blocks is None else blocks
-    segments = [unit_rows(segment.to(visual), "text") for segment in _as_segments(text, 2)]
-    pooled_segments = [unit_rows(vector.to(visual)[None], "pooled")[0] for vector in _as_segments(pooled, 1)]
+    given = [("visual", visual)]
+    visual = scale_rows(visual, "visual")
+    layout = BlockLayout.of([slice(0, len(visual))] if blocks is None else blocks, visual.device)
+    given += [("text", segment.to(visual)) for segment in _as_segments(text, 2)]
+    segments = [scale_rows(segment, what) for what, segment in given[1:]]
+    given += [("pooled", vector.to(visual)[None]) for vector in _as_segments(pooled, 1)]
+    pooled_segments = [scale_rows(vector, what)[0] for what, vector in given[1 + len(segments) :]]
     for what, values in [("text", each) for each in segments] + [("pooled", each) for each in pooled_segments]:
         if values.shape[-1] != visual.shape[1]:
             raise ValueError(f"{what} has {values.shape[-1]} channels, but visual has {visual.shape[1]}")
@@ -361,9 +421,9 @@ def relevance(
         raise ValueError(f"mu={mu} weighs the pooled text, but pooled is missing: give it, or set mu=0")
 
     maps = [sign * (segment @ visual.T) for segment in segments]
-    guidance = [[_dense_guidance(similarity[:, block], scoring) for block in blocks] for similarity in maps]
+    guidance = [_dense_guidance(similarity, layout, scoring) for similarity in maps]
     similarity = torch.cat(maps) if maps else visual.new_zeros(0, len(visual))
-    weights = _concatenate([torch.cat([each.weights for each in row], dim=1) for row in guidance], similarity)
+    weights = _concatenate([each.weights for each in guidance], similarity)
     dense_score = (weights * similarity).sum(0) / len(guidance) if guidance else None
     global_score = None
     if pooled_segments:
@@ -374,25 +434,32 @@ def relevance(
     if dense_score is not None:
         fused = fused + (1 - mu) * dense_score
 
-    normalized_blocks = [slice(0, len(visual))] if scoring.normalised_over == "image" else blocks
-    if any(is_constant(fused[block]) for block in normalized_blocks):
-        notes.append("the text does not tell the tokens apart: they are covered evenly")
-    no_words = visual.new_zeros(0, len(blocks))
-
-    def per_word(name: str) -> Tensor:
-        columns = [torch.stack([getattr(each, name) for each in row], dim=1) for row in guidance]
-        return _concatenate(columns, no_words)
-
+    if scoring.normalised_over == "image":
+        score, constant = scoring.normalize(fused), is_constant(fused)
+    else:
+        is_token = None if layout.is_regular else layout.is_token
+        per_block = layout.stack(fused)
+        score = layout.unstack(scoring.normalize(per_block, is_token))
+        constant = is_constant(per_block, is_token)
+    if wait:
+        is_finite, covers_evenly = torch.stack([fused.isfinite().all(), constant]).tolist()
+        if not is_finite:
+            for what, values in given:
+                unit_rows(values, what)
+        if covers_evenly:
+            notes.append("the text does not tell the tokens apart: they are covered evenly")
+    no_words = visual.new_zeros(0, len(layout))
     return Relevance(
         similarity=similarity,
-        entropy=per_word("entropy"),
-        dispersion=per_word("dispersion"),
-        kept=per_word("kept").bool(),
+        entropy=_concatenate([each.entropy for each in guidance], no_words),
+        dispersion=_concatenate([each.dispersion for each in guidance], no_words),
+        kept=_concatenate([each.kept for each in guidance], no_words).bool(),
         weights=weights,
         dense_score=dense_score,
         global_score=global_score,
         fused=fused,
-        score=torch.cat([scoring.normalize(fused[block]) for block in normalized_blocks]),
+        score=score,
+        is_constant=constant,
         notes=tuple(notes),
     )
 

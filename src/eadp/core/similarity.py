@@ -15,39 +15,53 @@ DEFAULT_MATRIX_LIMIT = 2 << 30
 """Bytes that an N×N similarity matrix may take; for larger ones, rows are computed on demand."""
 
 
-def unit_rows(x: Tensor, what: str = "features") -> Tensor:
-    """Scale the rows of a matrix to length 1, in float32 or better.
+def scale_rows(x: Tensor, what: str = "features") -> Tensor:
+    """Scale the rows of a matrix to length 1, in float32 or better, without waiting for the device.
 
-    A row of zeros has no direction. It stays zero, so that its cosine with every row is 0.
+    A row of zeros has no direction. It stays zero, so that its cosine with every row is 0. A row that is not finite, or
+    whose norm overflows, becomes NaN.
 
     Args:
-        x: N×d.
+        x: N×d, or B×N×d.
         what: Name of the matrix for error messages.
 
     Returns:
-        N×d.
+        The same shape.
 
     Raises:
-        ValueError: If `x` is not a matrix, is not finite, or has a row whose norm overflows.
+        ValueError: If `x` is not a matrix or a batch of matrices.
     """
-    if x.ndim != 2:
+    if x.ndim not in (2, 3):
         raise ValueError(f"{what} must be a matrix with one row per token, got shape {tuple(x.shape)}")
     x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
-    norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    if not norms.isfinite().all():
+    norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    # The norm plus 1 where it is 0 leaves a row of zeros as it is; norm − norm is NaN where the norm is not finite.
+    return x / (norms + (norms == 0) + (norms - norms))
+
+
+def unit_rows(x: Tensor, what: str = "features") -> Tensor:
+    """Do as `scale_rows` does, but raise ValueError if the N×d matrix is not finite or the norm of a row overflows."""
+    if x.ndim != 2:
+        raise ValueError(f"{what} must be a matrix with one row per token, got shape {tuple(x.shape)}")
+    unit = scale_rows(x, what)
+    if len(unit) and unit.shape[1] and not unit[:, 0].isfinite().all():
         checks.finite(what, x)
-        raise ValueError(f"{what} is too large for {x.dtype}: a row's norm overflows; scale it down")
-    return x / norms.masked_fill(norms == 0, 1)
+        raise ValueError(f"{what} is too large for {unit.dtype}: a row's norm overflows; scale it down")
+    return unit
 
 
 def highest_precision(device: torch.device) -> torch.dtype:
-    """Return the most precise floating-point type of a device: float64, or float32 on Apple GPUs."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    """Return the most precise floating-point type of a device: float64, or float32 where the device has no float64."""
+    if device.type in ("mps", "npu"):
+        return torch.float32
+    if device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64:
+        return torch.float32
+    return torch.float64
 
 
 def self_similarity(unit_features: Tensor) -> Tensor:
-    """Return the similarity of each token to itself (N): 1, or 0.5 for a token of zero norm."""
-    return torch.where(unit_features.any(dim=1), 1.0, 0.5).to(unit_features)
+    """Return the similarity of each token to itself (…×N for …×N×d): 1, or 0.5 for a token of zero norm."""
+    return torch.where(unit_features.any(dim=-1), 1.0, 0.5).to(unit_features)
 
 
 @part("similarity")
@@ -60,20 +74,45 @@ def token_similarity(features: Tensor) -> Tensor:
     Returns:
         N×N in [0, 1], exactly symmetric. The similarity to and from a token of zero norm is 0.5.
     """
-    x = unit_rows(features)
-    n = len(x)
-    out = x.new_empty(n, n)
-    half = x.new_tensor(0.5)
+    return _similarity_of_unit_rows(unit_rows(features))
+
+
+@part("similarity")
+def block_similarity(features: Tensor, is_token: Tensor | None = None) -> Tensor:
+    """Compute the similarity matrix of each of B blocks at once, without waiting for the device.
+
+    Args:
+        features: B×N×d.
+        is_token: B×N, false where a block is padded. None if no block is.
+
+    Returns:
+        B×N×N as by `token_similarity`; NaN for tokens that are not finite or whose norm overflows, 0 where a block is
+        padded.
+    """
+    similarity = _similarity_of_unit_rows(scale_rows(features))
+    if is_token is not None:
+        similarity.mul_(is_token[:, None]).mul_(is_token[:, :, None])
+    return similarity
+
+
+def _similarity_of_unit_rows(x: Tensor) -> Tensor:
+    """Compute (1 + x·xᵀ) / 2 for N×d or B×N×d."""
+    n = x.shape[-2]
+    out = x.new_empty(*x.shape[:-1], n)
+    half = torch.full((), 0.5, dtype=x.dtype, device=x.device)
+    multiply = torch.addmm if x.ndim == 2 else torch.baddbmm
     # The matrix is symmetric: only the panels right of the diagonal are multiplied, the others are copied.
     step = max(128, -(-n // 8))
     for start in range(0, n, step):
         end = min(start + step, n)
-        panel = out[start:end, start:]
-        torch.addmm(half, x[start:end], x[start:].T, alpha=0.5, out=panel).clamp_(0, 1)
-        corner = panel[:, : end - start]
-        corner.copy_(corner.triu() + corner.triu(1).T)
-        out[end:, start:end] = panel[:, end - start :].T
-    out.diagonal().copy_(self_similarity(x))
+        panel = out[..., start:end, start:]
+        multiply(half, x[..., start:end, :], x[..., start:, :].mT, alpha=0.5, out=panel).clamp_(0, 1)
+        corner = panel[..., : end - start]
+        corner.copy_(corner.triu() + corner.triu(1).mT)
+        out[..., end:, start:end] = panel[..., end - start :].mT
+    diagonal = out.diagonal(dim1=-2, dim2=-1)
+    # Adding 0 times the old entries keeps what is not a number.
+    diagonal.copy_(self_similarity(x) + 0 * diagonal)
     return out
 
 

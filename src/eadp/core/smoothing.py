@@ -38,7 +38,6 @@ def reflect_indices(length: int, reach: int, device: torch.device) -> Tensor:
     return torch.where(positions < length, positions, period - positions)
 
 
-@part("smoothing")
 def smooth(score: Tensor, grid: Grid, size: int = 3, sigma: float = 1.0) -> Tensor:
     """Smooth a score map with a Gaussian: S_smooth = S_2D * G (Eq. 11), with reflection padding.
 
@@ -54,19 +53,7 @@ def smooth(score: Tensor, grid: Grid, size: int = 3, sigma: float = 1.0) -> Tens
     Raises:
         ValueError: If the score does not fill the grid, or `size` or `sigma` is out of range.
     """
-    rows, columns = grid
-    if score.ndim != 1 or len(score) != rows * columns:
-        raise ValueError(f"a {rows}×{columns} grid needs {rows * columns} scores, got shape {tuple(score.shape)}")
-    check_smoothing(size, sigma)
-    score = score.to(torch.promote_types(score.dtype, torch.float32))
-    if size == 1:
-        return score
-    # A Gaussian is separable: one pass over rows and one over columns equal the two-dimensional filter.
-    taps = gaussian_taps(size, sigma).to(score)
-    row_indices = reflect_indices(rows, size // 2, score.device)
-    column_indices = reflect_indices(columns, size // 2, score.device)
-    padded = score.view(rows, columns)[row_indices][:, column_indices][None, None]
-    return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1)).flatten()
+    return smooth_maps(score, [grid], size, sigma)
 
 
 @part("smoothing")
@@ -99,10 +86,37 @@ def guess_grids(cells: int) -> list[Grid]:
     return [(side, side)] if side * side == cells else []
 
 
+@part("smoothing")
 def smooth_maps(score: Tensor, grids: Sequence[Grid], size: int = 3, sigma: float = 1.0) -> Tensor:
-    """Apply `smooth` to several maps whose scores are concatenated."""
-    parts = score.split([rows * columns for rows, columns in grids])
-    return torch.cat([smooth(part, grid, size, sigma) for part, grid in zip(parts, grids, strict=True)])
+    """Apply `smooth` to several maps whose scores are concatenated; maps of the same grid are smoothed at once."""
+    cells = [rows * columns for rows, columns in grids]
+    if score.ndim != 1 or len(score) != sum(cells):
+        shape = " and ".join(f"{rows}×{columns}" for rows, columns in dict.fromkeys(grids))
+        raise ValueError(f"grids of {shape} need {sum(cells)} scores, got shape {tuple(score.shape)}")
+    check_smoothing(size, sigma)
+    score = score.to(torch.promote_types(score.dtype, torch.float32))
+    if size == 1:
+        return score
+    if len(set(grids)) == 1:
+        return _smooth_equal_grids(score.view(len(grids), *grids[0]), size, sigma).flatten()
+    maps = score.split(cells)
+    smoothed = list(maps)
+    for grid in dict.fromkeys(grids):
+        same = [which for which, each in enumerate(grids) if each == grid]
+        together = _smooth_equal_grids(torch.stack([maps[which].view(grid) for which in same]), size, sigma)
+        for which, each in zip(same, together, strict=True):
+            smoothed[which] = each.flatten()
+    return torch.cat(smoothed)
+
+
+def _smooth_equal_grids(maps: Tensor, size: int, sigma: float) -> Tensor:
+    """Smooth B maps, given as B×rows×columns."""
+    # A Gaussian is separable: one pass over rows and one over columns equal the two-dimensional filter.
+    taps = gaussian_taps(size, sigma).to(maps)
+    row_indices = reflect_indices(maps.shape[1], size // 2, maps.device)
+    column_indices = reflect_indices(maps.shape[2], size // 2, maps.device)
+    padded = maps[:, row_indices][:, :, column_indices][:, None]
+    return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1))[:, 0]
 
 
 def check_smoothing(size: int, sigma: float) -> None:

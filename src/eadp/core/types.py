@@ -105,7 +105,8 @@ class VisualTokens:
         newlines: R×d_v, the newline tokens between the image's rows, for methods that can keep or drop these too.
         downsampled: E×d_v, the blocks encoded again at a lower resolution, as the language model would receive them.
         downsampled_grids: (rows, columns) of each block in `downsampled`; (0, 0) for a block that is dropped.
-        is_clip: The blocks are the frames of one clip, in order and all with the same grid.
+        is_clip: The blocks are the frames of one clip, in order and all with the same grid. Methods that compare
+            frames take anything else for one frame.
     """
 
     features: Tensor
@@ -198,6 +199,8 @@ class Relevance:
         smoothed: N, the score after Gaussian smoothing (Eq. 11). None before stage 2.
         polarized: N, ŝ: the smoothed score to the power β (Eq. 12). None before stage 2.
         words: The text of each word, if known.
+        is_constant: Whether the fused score is the same everywhere (in any block, if each is normalized separately), as
+            one boolean on the device.
         notes: Sentences about anything that was done differently from what was asked.
     """
 
@@ -213,6 +216,7 @@ class Relevance:
     smoothed: Tensor | None = None
     polarized: Tensor | None = None
     words: tuple[str, ...] | None = None
+    is_constant: Tensor | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -33,7 +33,7 @@ from eadp.core import (
     relevance,
     smooth_maps,
 )
-from eadp.core.facility import BACKENDS
+from eadp.core.backends import BACKENDS
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
 from eadp.core.relevance import NORMALISED_OVER, WORD_COUNTS
 from eadp.core.smoothing import check_smoothing, guess_grids
@@ -139,7 +139,7 @@ class EADP(BeforeMethod):
             ("aligned", release on video).
         selection: How tokens are selected: "facility_location" (the method), "dpp" or "topk" (ablation of the paper).
         deepstack: Whether the DeepStack features of Qwen3-VL stay with the kept tokens. The release drops them.
-        backend: The solver: "auto", "numba", "torch" or "rows".
+        backend: The solver: "auto", "numba", "triton", "torch" or "rows".
         matrix_limit: The largest similarity matrix of a block in bytes; beyond it, rows are computed on the fly.
     """
 
@@ -298,9 +298,11 @@ class EADP(BeforeMethod):
     def _smooth(self, tokens: VisualTokens, score: Tensor) -> Tensor:
         if self.scope == "pool" and len(tokens.grids) > 1:
             return score
+        if self.smoothing_grid == "own":
+            return smooth_maps(score, tokens.grids, self.smoothing, self.sigma)
         parts = []
         for block, (rows, columns) in zip(tokens.blocks, tokens.grids, strict=True):
-            maps = [(rows, columns)] if self.smoothing_grid == "own" else guess_grids(rows * columns)
+            maps = guess_grids(rows * columns)
             parts.append(smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block])
         return torch.cat(parts)
 

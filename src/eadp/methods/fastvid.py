@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from eadp.core import (
     Selection,
     TextGuide,
     VisualTokens,
-    checks,
     cut_segments,
     density_scores,
     neighbour_cosine,
@@ -23,6 +22,7 @@ from eadp.core.similarity import unit_rows
 from eadp.methods._attention import cls_attention, complement, label_selection, require_attention, resolve_layer
 from eadp.methods._video_merging import correct_row_count, merged_selection
 from eadp.methods.base import Need, Positions, register_method
+from eadp.methods.settings import Range
 from eadp.methods.video import VideoMethod
 
 NEIGHBOURS = 4
@@ -86,19 +86,12 @@ class FastVID(VideoMethod):
     positions: ClassVar[Positions] = "keep"
     uses_cls_attention: ClassVar[bool] = True
 
-    segments: int = 8
+    segments: Annotated[int, Range(1)] = 8
     threshold: float = 0.9
-    context: float = 0.4
-    step: int = 4
-    beta: float = 0.6
+    context: Annotated[float, Range(0, 1)] = 0.4
+    step: Annotated[int, Range(1)] = 4
+    beta: Annotated[float, Range(0, 1)] = 0.6
     layer: int = -1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.positive("segments", self.segments)
-        checks.positive("step", self.step)
-        checks.unit_interval("context", self.context)
-        checks.unit_interval("beta", self.beta)
 
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
         return (resolve_layer(self.name, self.layer, depth),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from eadp.core import (
     Selection,
     TextGuide,
     VisualTokens,
-    checks,
     cut_segments,
     density_peaks,
     neighbour_cosine,
@@ -25,6 +24,7 @@ from eadp.core.ties import first_true
 from eadp.methods._attention import received_attention, require_attention, resolve_layer
 from eadp.methods._video_merging import correct_row_count, merged_selection
 from eadp.methods.base import Need, register_method
+from eadp.methods.settings import Range
 from eadp.methods.video import VideoMethod
 
 if TYPE_CHECKING:
@@ -41,33 +41,34 @@ class FlashVID(VideoMethod):
 
     A clip is cut into segments where the means of neighbouring frames differ. Each frame may keep B = ⌈n·keep·1.25⌉
     tokens. It selects ⌈α·B⌉ of them one by one, each the farthest from those selected: with weight (1 − cos) times the
-    attention that the token receives, times its mean dot product with the means of the segment's frames. Every other
-    token is linked to the most similar one of the frame before if their cosine is above a threshold. The tokens of a
-    tree are added up and divided by 1 + the number of links to its first token. The trees that begin in a frame are
-    clustered by density peaks, and the mean of each cluster is sent.
+    attention that the token receives, on LLaVA also times its mean dot product with the means of the segment's frames.
+    Every other token is linked to the most similar one of the frame before if their cosine is above a threshold. The
+    tokens of a tree are added up and divided by 1 + the number of links to its first token. The trees that begin in a
+    frame are clustered by density peaks, and the mean of each cluster is sent.
 
     Paper: "FlashVID: Efficient Video Large Language Models via Training-free Tree-based Spatiotemporal Token Merging",
     ICLR 2026. Claim of the authors: LLaVA-OneVision keeps 99.1 % of its accuracy with 10 % of its tokens.
 
-    Release, the default: As described above; `selection="attention"` leaves the dot product out. In segments of one
-    frame all n tokens are clustered, the selected ones too. The threshold rises where fewer than B tokens per frame
-    would be left. The released density has a little random noise, ours has none. What enters the language model is
-    more than `keep`, by `expansion`; the release then drops 70 % of it inside, which a chain does here:
-    `attach(method=[FlashVID(keep=0.1), FastV(keep=0.3, layers=(23,))])`, layer 20 of 28. Kept tokens keep their
+    Release, the default: As described above. In segments of one frame all n tokens are clustered, the selected ones
+    too. The threshold rises where fewer than B tokens per frame would be left. The released density has a little random
+    noise, ours has none. What enters the language model is more than `keep`, by `expansion`; the release then drops 70
+    % of it inside, which a chain does here: `attach(method=[FlashVID(keep=0.1), FastV(keep=0.3, layers=(23,))])`, layer
+    20 of 28; on Qwen3-VL-8B it keeps 0.1 from layer 28 of 36, `FastV(keep=0.1, layers=(25,))`. Kept tokens keep their
     positions on Qwen and are renumbered on LLaVA. A still image is a clip of one frame.
 
-    Departures: A token is never selected twice, which the release allows where all weights left are negative. A
-    frame keeps at least one token. The attention is that of one layer of the tower. `exact=True` drops the rows with
-    the least attention, or adds tokens with the most, until `keep` rows are left; `with_exact_count` also sets
-    `expansion` to 1.
+    Departures: A token is never selected twice, which the release allows where all weights left are negative. A frame
+    keeps at least one token. The attention is that of one layer of the tower. `exact=True` drops the rows with the
+    least attention, or adds tokens with the most, until `keep` rows are left; `with_exact_count` also sets `expansion`
+    to 1.
 
     Attributes:
         alpha: α, the share of a frame's budget for selected tokens. Release: 0.7.
         threshold: The cosine above which a token is linked to the frame before. Release: 0.8.
         expansion: How many times `keep` is sent. Release: 1.25.
-        segments: The number of segments at least. Release: 8 on LLaVA, 4 on Qwen.
+        segments: The number of segments at least. None: as in the release, 8 on LLaVA and 4 on Qwen.
         segment_threshold: The clip is cut between frames whose means have a lower cosine. Release: 0.9.
-        selection: "attention and relevance", or only "attention".
+        relevance: Whether the dot product with the means of frames counts. None: as in the release, on LLaVA but not
+            on Qwen.
         layer: The layer of the tower whose attention is used, counted from the end.
     """
 
@@ -76,20 +77,13 @@ class FlashVID(VideoMethod):
     needs: ClassVar[frozenset[Need]] = frozenset({"vision_attention"})
     merges: ClassVar[bool] = True
 
-    alpha: float = 0.7
+    alpha: Annotated[float, Range(0, 1)] = 0.7
     threshold: float = 0.8
-    expansion: float = 1.25
-    segments: int = 8
+    expansion: Annotated[float, Range(0, 1000, open_low=True)] = 1.25
+    segments: Annotated[int, Range(1)] | None = None
     segment_threshold: float = 0.9
-    selection: Literal["attention and relevance", "attention"] = "attention and relevance"
+    relevance: bool | None = None
     layer: int = -1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.unit_interval("alpha", self.alpha)
-        checks.positive("expansion", self.expansion)
-        checks.positive("segments", self.segments)
-        checks.known("selection", self.selection, ("attention and relevance", "attention"))
 
     def with_exact_count(self) -> Self:
         return replace(self, exact=True, expansion=1.0)
@@ -114,7 +108,8 @@ class FlashVID(VideoMethod):
     def cut(self, tokens: VisualTokens) -> list[slice]:
         """Return the range of frames of each segment."""
         means = tokens.frames.float().mean(1)
-        return cut_segments(neighbour_cosine(means), self.segment_threshold, self.segments)
+        at_least = (4 if _is_qwen(tokens) else 8) if self.segments is None else self.segments
+        return cut_segments(neighbour_cosine(means), self.segment_threshold, at_least)
 
     def frame_budget(self, tokens: VisualTokens) -> tuple[int, int]:
         """Return how many tokens a frame may keep, and how many of them are selected."""
@@ -129,7 +124,7 @@ class FlashVID(VideoMethod):
         count, size = frames.shape[:2]
         unit = unit_rows(frames.flatten(0, 1)).view_as(frames)
         weights = received_attention(layer).double().view(count, size)
-        if self.selection == "attention and relevance":
+        if not _is_qwen(tokens) if self.relevance is None else self.relevance:
             means = frames.mean(1)
             fit = [(frames[segment] @ means[segment].mean(0)) for segment in self.cut(tokens)]
             weights = weights * torch.cat(fit)
@@ -176,6 +171,10 @@ class FlashVID(VideoMethod):
         in_tree = root[columns]
         row_tokens = torch.stack(centres) if centres else in_tree[:0]
         return SparseRows(row_tokens + start, cluster[in_tree], columns + start, share[in_tree])
+
+
+def _is_qwen(tokens: VisualTokens) -> bool:
+    return any(layer.family.startswith("qwen") for layer in tokens.attention)
 
 
 def _link_frames(features: Tensor, is_free: Tensor, size: int, threshold: float, most: int) -> Tensor:

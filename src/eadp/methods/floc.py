@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 
 from eadp.core import Selection, TextGuide, VisualTokens, facility_location_by_quota
-from eadp.methods.base import register_method
-from eadp.methods.video import VideoMethod
+from eadp.methods.base import Newlines, Positions, register_method
+from eadp.methods.before import BeforeMethod
 
 
 @register_method
 @dataclass(frozen=True)
-class FLoC(VideoMethod):
+class FLoC(BeforeMethod):
     """Keep the tokens of a clip that best represent all of its tokens, whatever frame they are in.
 
     The kept set S maximizes Σ_v max_{s∈S} cos(v, s) over all tokens v of the clip, greedily.
@@ -29,6 +29,10 @@ class FLoC(VideoMethod):
 
     name: ClassVar[str] = "floc"
     citation: ClassVar[str] = "FLoC (ICLR 2026), our reading of its abstract"
+    newlines: ClassVar[Newlines] = "all"
+
+    def positions_for(self, family: str) -> Positions:
+        return "keep" if family.startswith("qwen") else "renumber"
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         features, total = tokens.features, len(tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from eadp.core import (
     Selection,
     TextGuide,
     VisualTokens,
-    checks,
     density_peaks,
     neighbour_cosine,
     rank_descending,
@@ -22,6 +21,7 @@ from eadp.core.merging import SparseRows
 from eadp.methods._attention import complement, received_attention, require_attention, resolve_layer
 from eadp.methods._video_merging import correct_row_count, merged_selection
 from eadp.methods.base import Need, Newlines, register_method
+from eadp.methods.settings import Range
 from eadp.methods.video import VideoMethod
 
 NEIGHBOURS = 7
@@ -81,16 +81,10 @@ class HoliTom(VideoMethod):
     newlines: ClassVar[Newlines] = "kept rows"
 
     threshold: float = 0.8
-    beta: float = 0.6
-    longest: int = 1024
+    beta: Annotated[float, Range(0, 1)] = 0.6
+    longest: Annotated[int, Range(1)] = 1024
     order: Literal["static first", "position"] = "static first"
     layer: int = -1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.unit_interval("beta", self.beta)
-        checks.positive("longest", self.longest)
-        checks.known("order", self.order, ("static first", "position"))
 
     def vision_layers(self, depth: int, family: str) -> tuple[int, ...]:
         return (resolve_layer(self.name, self.layer, depth),)

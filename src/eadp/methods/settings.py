@@ -42,7 +42,8 @@ class Range:
 
     def __str__(self) -> str:
         if self.low is not None and self.high is not None:
-            return f"lie in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}{')' if self.open_high else ']'}"
+            low, high = (f"{each:g}" if isinstance(each, float) else str(each) for each in (self.low, self.high))
+            return f"lie in {'(' if self.open_low else '['}{low}, {high}{')' if self.open_high else ']'}"
         if self.low is not None:
             return f"be {'greater than' if self.open_low else 'at least'} {self.low}"
         return f"be {'less than' if self.open_high else 'at most'} {self.high}"

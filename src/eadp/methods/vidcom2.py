@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, checks, rank_descending
+from eadp.core import Selection, TextGuide, VisualTokens, rank_descending
 from eadp.core.similarity import unit_rows
 from eadp.methods.base import register_method
 from eadp.methods.video import VideoMethod
@@ -66,10 +66,6 @@ class VidCom2(VideoMethod):
     citation: ClassVar[str] = "VidCom2 (EMNLP 2025)"
 
     form: Literal["released", "vllm"] = "released"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.known("form", self.form, ("released", "vllm"))
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         found = self.score(tokens)

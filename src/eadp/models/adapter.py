@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -12,6 +13,9 @@ from eadp.models.geometry import FamilyGeometry
 from eadp.models.layout import ImageLayout
 from eadp.models.overrides import Overrides
 from eadp.models.vision_call import TowerRows, VisionCall
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class FamilyAdapter:
@@ -38,6 +42,14 @@ class FamilyAdapter:
         self.base: Any = base
         self.config: Any = base.config
         self.geometry = self.geometry_class(self.config)
+
+    def on(self, base: nn.Module) -> Self:
+        """The same adapter on a replica of the base model."""
+        if base is self.base:
+            return self
+        adapter = copy.copy(self)
+        adapter.base = base
+        return adapter
 
     @property
     def text_model(self) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,6 @@ from eadp.core.types import Grid
 from eadp.models.adapter import FamilyAdapter
 from eadp.models.geometry import FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders, Pooling, square_grid
-from eadp.models.overrides import Overrides
 from eadp.models.pixels import resize
 from eadp.models.vision_call import TowerRows, VisionCall
 
@@ -66,7 +66,8 @@ class Gemma3Adapter(PaliGemmaAdapter):
         return [None] * len(layouts)
 
     def encode(self, call: VisionCall, pixels: Tensor, grid: Grid) -> list[Tensor]:
-        projector: Any = self.base.get_submodule("multi_modal_projector")
-        with Overrides() as overrides:
-            overrides.override(projector, "patches_per_image", grid[0] * projector.kernel_size)
-            return self._encode(pixels, grid, projector.kernel_size)
+        # Other threads use the model's own projector, so a copy of it gets the other side.
+        base, projector = copy.copy(self.base), copy.copy(self.base.get_submodule("multi_modal_projector"))
+        projector.patches_per_image = grid[0] * projector.kernel_size
+        base._modules = {**base._modules, "multi_modal_projector": projector}
+        return self.on(base)._encode(pixels, grid, projector.kernel_size)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_ABSENT = object()
+ABSENT = object()
+"""In place of the former value of an attribute that an object did not have."""
 
 
 class Overrides:
@@ -13,12 +14,14 @@ class Overrides:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
+        self._overridden: list[tuple[Any, str, Any]] = []
 
     def override(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of one object."""
-        former = vars(owner).get(name, _ABSENT)
+        former = vars(owner).get(name, ABSENT)
+        self._overridden.append((owner, name, former))
         object.__setattr__(owner, name, value)
-        if former is _ABSENT:
+        if former is ABSENT:
             self._undo.append(lambda: object.__delattr__(owner, name))
         else:
             self._undo.append(lambda: object.__setattr__(owner, name, former))
@@ -33,3 +36,4 @@ class Overrides:
         """Restore every attribute. A second call does nothing."""
         while self._undo:
             self._undo.pop()()
+        self._overridden.clear()

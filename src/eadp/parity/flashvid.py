@@ -24,7 +24,7 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
         expansion=given["expansion"],
         segments=given["min_segment_num"] if is_cut else 1,
         segment_threshold=given["segment_threshold"] if is_cut else NEVER,
-        selection="attention and relevance" if given["token_selection_method"] == "attn_div_v2" else "attention",
+        relevance=given["token_selection_method"] == "attn_div_v2",
     )
     tokens = build_clip(vector["video_embeds"], tuple(given["grid"]), vector["attention"])
     selection = method.select(tokens)

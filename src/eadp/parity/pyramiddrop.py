@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from eadp.parity.vectors import GoldenVector
 from eadp.runtime.cache_map import CacheMap
 from eadp.runtime.decoder import Decoder
 from eadp.runtime.forward_passes import PrefillPass
+from eadp.runtime.hooks import Hooks
 from eadp.runtime.prefill_inputs import PrefillInputs
+from eadp.runtime.probe import AttentionProbe, Report
 from eadp.runtime.remaining_tokens import RemainingImage, RemainingTokens
 from eadp.runtime.vision_capture import PlacedImage
 
@@ -33,13 +36,16 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
     remaining = RemainingImage(placed, 0, image, left, torch.arange(len(image)))
     group = RemainingTokens([remaining], {cut.layer: cut for cut in cuts}, image, words, states.shape[1] - 1)
     length = states.shape[1]
-    inputs = PrefillInputs(states, None, None, CacheMap(), 0, None, length, length)
+    ids = torch.arange(length)[None]
+    inputs = PrefillInputs(states, ids, None, None, CacheMap(), 0, None, length, length)
     prefill = PrefillPass(inputs, [group], 1, method, method.positions, method.newlines, Decoder(model), False)
-    prefill.position_ids = torch.arange(length)[None]
-    given = {"attention_mask": None, "position_embeddings": model.rotary_emb(states, prefill.position_ids)}
+    given = {"attention_mask": None, "position_embeddings": model.rotary_emb(states, ids)}
     outputs: dict[str, Any] = {}
     for number, cut in enumerate(cuts):
-        prefill.enter_layer(cut.layer, model.layers[number], vector[f"states_{number}"][None], given)
+        layer = model.layers[number]
+        with Hooks() as hooks:
+            AttentionProbe(layer.self_attn, partial(_find_report, prefill, cut.layer)).install(hooks)
+            prefill.enter_layer(cut.layer, layer, vector[f"states_{number}"][None], given)
         (chosen,) = prefill.cuts[-1].selections
         outputs |= {
             f"scores_{number}": chosen.scores,
@@ -48,6 +54,10 @@ def replay(vector: GoldenVector) -> dict[str, Any]:
             f"position_ids_{number}": prefill.positions_at(cut.layer)[0][0],
         }
     return outputs
+
+
+def _find_report(prefill: PrefillPass, layer: int, queries: int) -> Report | None:
+    return prefill.report_at(layer)
 
 
 def build_language_model(vector: GoldenVector) -> Any:

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from threading import RLock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from torch import Tensor, nn
 
 import eadp.runtime.requirements  # noqa: F401 (before anything of transformers)
 from eadp.core import Selection
-from eadp.methods import BeforeMethod, InsideMethod, Method, NoPruning, get_method
+from eadp.methods import BeforeMethod, InsideMethod, Method, get_method
 from eadp.methods.base import Newlines, Positions
 from eadp.models import FamilyAdapter, ImageLayout, adapter_of
-from eadp.runtime.before import BeforeLanguageModel
-from eadp.runtime.choose import BudgetOver, Chooser
+from eadp.runtime.attachment import attachment_of
+from eadp.runtime.before import Pruning
+from eadp.runtime.call import PrefillResult, ThreadResults
+from eadp.runtime.choose import BudgetOver
 from eadp.runtime.hooks import MARK, Hooks
-from eadp.runtime.inside import InsideLanguageModel
-from eadp.runtime.vision_capture import VisionCapture
+from eadp.runtime.settings import Question, Settings
+from eadp.runtime.static_cache import FittedStaticCache
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
 
-Question = str | Callable[[Tensor], str]
+BUDGETS = ("keep", "coverage")
+"""The budgets of a method, of which one replaces the other."""
+
+SHARED = ("guide", "question", "positions", "budget_over", "newlines")
+"""The settings that do not belong to a method."""
+
+_LOCK = RLock()
+"""Held while hooks are added or removed."""
+
+_using: ContextVar[Mapping[Pruned, Settings]] = ContextVar("eadp_using", default=MappingProxyType({}))
+"""The settings of `Pruned.using` in this thread."""
 
 GATHERED = {"text", "word_embeddings", "vision_attention", "tower_rows", "tower_features", "pixels", "padding"}
 """What a method that prunes before the language model may need."""
@@ -69,7 +84,8 @@ def attach(
         positions: "keep": kept tokens keep their positions and coordinates. "renumber": positions have no gaps, inside
             the language model too. Default: what the model's configuration says (`eadp_positions`), or else what the
             method's release does.
-        budget_over: "image": one budget per image or clip. "prompt": one budget for all images of a prompt.
+        budget_over: "image": one budget per image or clip. "prompt": one budget for all images of a prompt. Methods
+            that compare frames then take images of one size for the frames of a clip.
         newlines: Which newline tokens stay: "none", those of "kept rows", or "all". Default: as in the method's
             release. They are not counted in `keep`; `Selection.tokens_sent` counts them.
         unpad: False keeps the padding that LLaVA-NeXT crops away, in the model and in the processor, so that every crop
@@ -84,22 +100,18 @@ def attach(
         TypeError: If a setting is given where it cannot apply.
         RuntimeError: If the model is already being pruned.
     """
-    given = {name: value for name, value in {"keep": keep, "coverage": coverage}.items() if value is not None}
-    adapter = adapter_of(model)
-    before, inside = _resolve_methods(method, given | settings, preset, adapter.config.model_type)
-    if budget_over not in get_args(BudgetOver):
-        raise ValueError(f'budget_over must be "image" or "prompt", got {budget_over!r}')
-    for name, value, known in (("positions", positions, Positions), ("newlines", newlines, Newlines)):
-        if value is not None and value not in get_args(known):
-            raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
-    if positions is None:
-        positions = getattr(adapter.config, "eadp_positions", None)
-    if before is not None and (more := sorted(before.needs - GATHERED)):
-        raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
-    if MARK in vars(adapter.base):
-        raise RuntimeError("this model is already being pruned; detach it first")
-    text = None if before is None else _resolve_guide(model, processor, guide, before)
-    return Pruned(model, adapter, before, inside, text, processor, question, positions, budget_over, newlines, unpad)
+    arguments = {
+        "method": method,
+        "keep": keep,
+        "coverage": coverage,
+        "preset": preset,
+        "guide": guide,
+        "question": question,
+        "positions": positions,
+        "budget_over": budget_over,
+        "newlines": newlines,
+    }
+    return Pruned(model, adapter_of(model), processor, unpad, arguments | settings)
 
 
 def detach(model: nn.Module) -> None:
@@ -115,6 +127,26 @@ def detach(model: nn.Module) -> None:
     if pruned is None:
         raise RuntimeError("this model is not being pruned: there is nothing to detach")
     pruned.detach()
+
+
+def _resolve_settings(model: nn.Module, adapter: FamilyAdapter, processor: Any, arguments: dict[str, Any]) -> Settings:
+    """Resolve the arguments of `attach` for one model."""
+    named = dict(arguments)
+    method, preset, guide, question = (named.pop(name) for name in ("method", "preset", "guide", "question"))
+    positions, budget_over, newlines = (named.pop(name) for name in ("positions", "budget_over", "newlines"))
+    given = {name: value for name, value in named.items() if name not in BUDGETS or value is not None}
+    before, inside = _resolve_methods(method, given, preset, adapter.config.model_type)
+    if budget_over not in get_args(BudgetOver):
+        raise ValueError(f'budget_over must be "image" or "prompt", got {budget_over!r}')
+    for name, value, known in (("positions", positions, Positions), ("newlines", newlines, Newlines)):
+        if value is not None and value not in get_args(known):
+            raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
+    if positions is None:
+        positions = getattr(adapter.config, "eadp_positions", None)
+    if before is not None and (more := sorted(before.needs - GATHERED)):
+        raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
+    text = None if before is None else _resolve_guide(model, processor, guide, before)
+    return Settings(before, inside, text, question, positions, budget_over, newlines, arguments)
 
 
 def _resolve_methods(
@@ -150,7 +182,7 @@ def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str 
 
 def _resolve_guide(model: Any, processor: Any, guide: Guide | str | None, method: Method) -> Guide | None:
     """Return the guide of a method; None if the method reads no text."""
-    from eadp.models.guides import EmbeddingGuide, guide_for
+    from eadp.models.guides import EmbeddingGuide, shared_guide_for
 
     by_words = "word_embeddings" in method.needs
     if not by_words and "text" not in method.needs:
@@ -162,96 +194,195 @@ def _resolve_guide(model: Any, processor: Any, guide: Guide | str | None, method
         raise ValueError(f"{method.name} reads the question: give attach the processor, or {kind}")
     if by_words:
         return EmbeddingGuide(model.get_input_embeddings(), processor)
-    return guide_for(model, processor, guide if isinstance(guide, str) else None)
+    return shared_guide_for(model, processor, checkpoint=guide if isinstance(guide, str) else None)
 
 
 class Pruned:
     """A model that is being pruned. It is a context manager; `detach` ends the pruning too.
 
+    Threads may call the model at the same time. `set` changes the settings for all of them, `using` and
+    `with_question` for the thread that they are used in.
+
     Attributes:
         adapter: The adapter of the model.
-        methods: The methods, in the order in which they prune.
-        method: The first of them.
-        guide: The text guide; None where the method reads no text.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        adapter: FamilyAdapter,
-        before: BeforeMethod | None,
-        inside: InsideMethod | None,
-        guide: Guide | None,
-        processor: Any,
-        question: Question | None,
-        positions: Positions | None,
-        budget_over: BudgetOver,
-        newlines: Newlines | None,
-        unpad: bool,
+        self, model: nn.Module, adapter: FamilyAdapter, processor: Any, unpad: bool, arguments: dict[str, Any]
     ) -> None:
         self.adapter = adapter
-        self.methods = tuple(method for method in (before, inside) if method is not None)
-        self.method = self.methods[0]
-        self.guide = guide
+        self._model = model
         self._processor = processor
-        self._question = question
-        self._question_override: Sequence[str] | str | None = None
+        self._unpad = unpad
+        self._attachment = attachment_of(adapter.base)
+        self._session: object | None = None
         self._hooks = Hooks()
-        if not unpad:
-            adapter.keep_padding(self._hooks, processor)
-        model_type = adapter.config.model_type
-        newlines_before = None if before is None else newlines
-        chooser = Chooser(before or NoPruning(), guide, adapter, budget_over, newlines_before)
-        cutting = None
-        if inside is not None:
-            cutting = InsideLanguageModel(model, adapter, inside, chooser, positions, newlines)
-        capture = VisionCapture(model, adapter, self._question_of, chooser.method)
-        positions_before = positions or chooser.method.positions_for(model_type)
-        self._pruning = BeforeLanguageModel(capture, chooser, positions_before, cutting)
-        self._pruning.install(self._hooks)
-        self._hooks.override(adapter.base, MARK, self)
+        self._pruning = self._make_pruning()
+        self._results = ThreadResults()
+        self._check_unpruned()
+        self._settings = self._resolve(arguments)
+        self._attach()
+
+    def _attach(self) -> None:
+        with _LOCK:
+            self._check_unpruned()
+            self._hooks, self._pruning, self._results = Hooks(), self._make_pruning(), ThreadResults()
+            try:
+                if not self._unpad:
+                    self.adapter.keep_padding(self._hooks, self._processor)
+                self._pruning.prepare(self._hooks, self._settings)
+                self._pruning.install(self._hooks)
+                self._hooks.override(self.adapter.base, MARK, self)
+            except BaseException:
+                self._hooks.undo()
+                raise
+            self._attachment.session = self._session = object()
+
+    def _make_pruning(self) -> Pruning:
+        return Pruning(
+            self._model, self.adapter, self._attachment, lambda: self.settings, self._question_of, self._keep_result
+        )
+
+    def _check_unpruned(self) -> None:
+        if MARK in vars(self.adapter.base):
+            raise RuntimeError("this model is already being pruned; detach it first")
+
+    def _resolve(self, arguments: dict[str, Any]) -> Settings:
+        return _resolve_settings(self._model, self.adapter, self._processor, arguments)
+
+    @property
+    def attached(self) -> bool:
+        """Whether the model is being pruned through this handle."""
+        return self._session is not None and self._attachment.session is self._session
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of a call that begins now in this thread."""
+        return _using.get().get(self, self._settings)
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """The methods, in the order in which they prune."""
+        return self.settings.methods
+
+    @property
+    def method(self) -> Method:
+        """The first of the methods."""
+        return self.methods[0]
+
+    @property
+    def guide(self) -> Guide | None:
+        """The text guide; None where the method reads no text."""
+        return self.settings.guide
 
     @property
     def last(self) -> list[Selection]:
-        """What the last prefill kept: one `Selection` per image or clip, in the order of the prompts."""
-        return self._pruning.selections
+        """What the last prefill kept: one `Selection` per image or clip, in the order of the prompts.
+
+        It is the last prefill of the calling thread, or of any thread if the calling one had none. It is empty until a
+        prefill ran since the model was attached.
+        """
+        return self._results.last.selections
 
     @property
     def images(self) -> list[ImageLayout]:
         """Where the tokens of each image or clip in `last` are: grids, crops, newlines."""
-        return [image.layout for image in self._pruning.images]
+        return self._results.last.images
 
     @property
     def columns(self) -> Tensor | None:
         """B×L, which columns of the last prefill's prompts stayed; None before the first prefill."""
-        return self._pruning.columns
+        return self._results.last.columns
+
+    def set(self, **changes: Any) -> None:
+        """Change settings, for the calls of all threads that begin from now on.
+
+        Args:
+            **changes: Arguments of `attach`, except `processor` and `unpad`. A new `method` starts from its own
+                settings; without one, `keep`, `coverage` and other settings change the present method.
+
+        Raises:
+            ValueError: If a setting is not supported.
+            TypeError: If a setting is given where it cannot apply.
+        """
+        self._settings = self._changed(self._settings, changes)
 
     @contextmanager
-    def with_question(self, question: str | Sequence[str]) -> Iterator[Pruned]:
-        """Set the question of the prompts within the block, whatever their text is.
+    def using(self, **changes: Any) -> Iterator[Pruned]:
+        """Change settings within the block, for calls of this thread only.
+
+        A thread that is started in the block does not take part: use the block in the thread's own function.
+
+        Args:
+            **changes: As in `set`.
+        """
+        changed = self._changed(self.settings, changes)
+        token = _using.set({**_using.get(), self: changed})
+        try:
+            yield self
+        finally:
+            _using.reset(token)
+
+    def with_question(self, question: str | Sequence[str]) -> AbstractContextManager[Pruned]:
+        """Set the question of the prompts within the block, whatever their text is, for calls of this thread only.
 
         Args:
             question: One question for all prompts, or one per prompt.
         """
-        former, self._question_override = self._question_override, question
-        try:
-            yield self
-        finally:
-            self._question_override = former
+        return self.using(question=question)
+
+    def _changed(self, settings: Settings, changes: dict[str, Any]) -> Settings:
+        if fixed := sorted({"processor", "unpad"} & {*changes}):
+            raise TypeError(f"{', '.join(fixed)} cannot be changed while a model is attached; attach it again")
+        if changes.get("method", ...) is None:
+            raise TypeError("method=None is no method; leave it out to keep the present one")
+        arguments = dict(settings.arguments)
+        if "method" in changes:
+            # What belonged to the former method.
+            arguments = {name: value for name, value in arguments.items() if name in SHARED} | {"preset": None}
+        if any(name in changes for name in BUDGETS):
+            arguments |= dict.fromkeys(BUDGETS)
+        changed = self._resolve(arguments | changes)
+        with _LOCK:
+            if self.attached:
+                self._pruning.prepare(self._hooks, changed)
+        return changed
+
+    def static_cache(self, max_new_tokens: int) -> FittedStaticCache:
+        """Make a static KV cache that is as large as the pruned prompt and its answer need it to be.
+
+            out = model.generate(**inputs, past_key_values=pruned.static_cache(64), max_new_tokens=64)
+
+        `cache_implementation="static"` makes one for the whole prompt, as if nothing were pruned.
+
+        Args:
+            max_new_tokens: How many tokens fit in after the prompt.
+        """
+        return FittedStaticCache(self.adapter.config, max_new_tokens)
 
     def detach(self) -> None:
-        """End the pruning and restore the model. A second call does nothing."""
-        self._hooks.undo()
+        """End the pruning and restore the model. A second call does nothing.
+
+        A call that another thread is in raises a RuntimeError when it would continue without hooks.
+        """
+        with _LOCK:
+            if self.attached:
+                self._attachment.session = None
+                self._hooks.undo()
 
     def __enter__(self) -> Pruned:
+        if not self.attached:
+            self._attach()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.detach()
 
-    def _question_of(self, row: int, ids: Tensor | None) -> str:
-        """The question of one prompt of the batch. ids: L, without padding."""
-        question = self._question_override if self._question_override is not None else self._question
+    def _keep_result(self, result: PrefillResult) -> None:
+        self._results.last = result
+
+    def _question_of(self, question: Question | None, row: int, ids: Tensor | None) -> str:
+        """The question of one prompt of the batch. question: the setting; ids: L, without padding."""
         if isinstance(question, str):
             return question
         if isinstance(question, Sequence):

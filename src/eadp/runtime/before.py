@@ -1,87 +1,77 @@
 """Pruning before the language model: its call is shortened, and its output restored to the original length.
 
-One forward goes like this. `VisionCapture` reads the call of the base model. `_shorten_call` shortens the call of the
+One forward with images goes like this. `_around_base` makes the call's state. `_shorten_call` shortens the call of the
 language model, `_set_positions` passes the positions to its rotary embedding, and `_restore_output` restores its
 output. A call without images only gets its mask translated, if it continues from a pruned cache.
 """
 
 from __future__ import annotations
 
-import weakref
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from eadp.compat import query_offset
-from eadp.core import Selection, trace
-from eadp.methods.base import Positions
-from eadp.models.vision_call import EncodedImage
-from eadp.runtime.cache_map import CacheMap, cache_map_of, set_cache_map
-from eadp.runtime.choose import Choice, Chooser
+from eadp.compat import ENCODER_OUTPUTS, query_offset
+from eadp.core import trace
+from eadp.methods import BeforeMethod
+from eadp.models.adapter import FamilyAdapter
+from eadp.runtime.attachment import Attachment
+from eadp.runtime.cache_map import CacheMap, PrunedCache, cache_map_of, pruned_cache_of, set_cache_map
+from eadp.runtime.call import ModelCall, PrefillCall, PrefillResult, ShortenedCall, in_call, present_call
+from eadp.runtime.choose import Choice
 from eadp.runtime.compact import Compaction
-from eadp.runtime.hooks import Hooks
-from eadp.runtime.inside import InsideLanguageModel
-from eadp.runtime.masks import Mask, continuation_mask, prefill_mask, valid_columns, valid_past_columns
+from eadp.runtime.decoder import Decoder
+from eadp.runtime.forward_passes import ContinuationPass
+from eadp.runtime.hooks import Forward, Hooks
+from eadp.runtime.inside import InsideLanguageModel, begin_prefill
+from eadp.runtime.masks import continuation_mask, prefill_mask, valid_columns, valid_past_columns
 from eadp.runtime.merge import apply_merges, shorten_deepstack
 from eadp.runtime.positions import count_columns, logical_positions, move_back, renumber_positions
 from eadp.runtime.prefill_inputs import PrefillInputs
-from eadp.runtime.vision_capture import PrefillContext, VisionCapture
+from eadp.runtime.settings import Question, Settings
+from eadp.runtime.vision_capture import PrefillContext, VisionCapture, check_call, has_images
+from eadp.runtime.vision_recorder import VisionRecorder, vision_calls
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
-
-@dataclass(frozen=True)
-class ShortenedCall:
-    """One shortened call of the language model.
-
-    Attributes:
-        compaction: What happened to its columns.
-        cache_map: What its cache has to remember.
-        rotary_positions: The positions for the rotary embedding; None where the call's position ids are right for it.
-    """
-
-    compaction: Compaction
-    cache_map: CacheMap
-    rotary_positions: Tensor | None
+MODEL_CALL = "eadp_model_call"
+"""The argument in which the whole model passes its `ModelCall` to its base model."""
 
 
-class BeforeLanguageModel:
-    """Prunes the visual tokens of a model before its language model, while its hooks are in place.
-
-    Attributes:
-        selections: What the last prefill kept, one per image.
-        images: The images of the last prefill.
-        columns: B×L, which columns of the last prefill's prompts stayed.
-    """
+class Pruning:
+    """The hooks that prune a model. They hold no state of a call, so threads may call the model at the same time."""
 
     def __init__(
         self,
-        capture: VisionCapture,
-        chooser: Chooser,
-        positions: Positions,
-        inside: InsideLanguageModel | None = None,
+        model: nn.Module,
+        adapter: FamilyAdapter,
+        attachment: Attachment,
+        settings: Callable[[], Settings],
+        question: Callable[[Question | None, int, Tensor | None], str],
+        finish: Callable[[PrefillResult], None],
     ) -> None:
-        """Set up the pruning.
+        """Set up the hooks.
 
         Args:
-            capture: What collects the images of a forward.
-            chooser: What selects their tokens.
-            positions: What kept tokens do with their positions.
-            inside: What prunes further inside the language model, if anything does.
+            model: The model that the user calls.
+            adapter: Its adapter.
+            attachment: Its attachment.
+            settings: Gives the settings for a call that begins.
+            question: Gives the question of a row of the batch, from the setting and from its ids without padding.
+            finish: Called with what each prefill kept.
         """
-        self.capture = capture
-        self.adapter = capture.adapter
-        self.chooser = chooser
-        self.positions = positions
-        self.inside = inside
-        self.selections: list[Selection] = []
-        self.images: list[EncodedImage] = []
-        self.columns: Tensor | None = None
-        self._shortened: ShortenedCall | None = None
-        self._owner = weakref.ref(self.adapter.base)
-        self._logical_mask: Mask = None
+        self.model = model
+        self.adapter = adapter
+        self.attachment = attachment
+        self._settings = settings
+        self._question = question
+        self._finish = finish
+        self._recorder = VisionRecorder(adapter, attachment, self._entering_method, self._called_base, self._add_output)
+        self._inside = InsideLanguageModel(adapter, self)
 
     def install(self, hooks: Hooks) -> None:
         """Hook into the model.
@@ -94,76 +84,180 @@ class BeforeLanguageModel:
             raise ValueError(
                 f"{type(text).__name__} has no rotary embedding, so its tokens cannot keep their positions"
             )
-        self.capture.install(hooks)
-        if self.adapter.builds_masks:
-            hooks.before(self.adapter.base, self._translate_mask)
+        self._recorder.install(hooks)
+        if self.model is not self.adapter.base:
+            hooks.before(self.model, self._enter_model)
+        hooks.around(self.adapter.base, self._around_base)
         hooks.before(text, self._shorten_call)
         hooks.after(text, self._restore_output)
         hooks.before(text.get_submodule("rotary_emb"), self._set_positions)
-        if self.inside is not None:
-            self.inside.install(hooks)
 
-    def _translate_mask(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-        """A base model that builds masks must build them from the physical one."""
-        cache_map = cache_map_of(kwargs.get("past_key_values"))
-        if cache_map is None or self.capture.has_images:
+    def prepare(self, hooks: Hooks, settings: Settings) -> None:
+        """Hook into what some settings need besides; it stays until the model is detached."""
+        self._recorder.probe(hooks, settings.entering)
+        if settings.inside is not None:
+            self._inside.install(hooks, settings.inside)
+
+    # The vision side.
+
+    def _entering_method(self) -> BeforeMethod:
+        call = present_call(self, 0)
+        return (self._settings() if call is None else call.settings).entering
+
+    def _called_base(self) -> nn.Module:
+        call = present_call(self, 0)
+        return self.adapter.base if call is None else call.capture.adapter.base
+
+    def _add_output(self, output: Any) -> None:
+        if (call := present_call(self, 0)) is not None:
+            call.capture.add(output)
+
+    # The whole model and its base model.
+
+    def _enter_model(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        if not has_images(kwargs):
             return None
-        self._logical_mask = kwargs.get("attention_mask")
-        ids = kwargs.get("input_ids")
-        return args, _with_physical_mask(kwargs, cache_map, ids if ids is not None else kwargs["inputs_embeds"])
+        # In assisted decoding the first drafts follow the prompt in the prefill itself, but are not part of it. The
+        # number of logits shows them: those of the prompt's last token and of each draft are asked for.
+        logits, cache = kwargs.get("logits_to_keep"), kwargs.get("past_key_values")
+        drafts = logits - 1 if isinstance(logits, int) and logits > 1 and cache is not None else 0
+        call = ModelCall(vision_calls(kwargs.get(ENCODER_OUTPUTS) or {}), drafts)
+        return args, {**kwargs, MODEL_CALL: call}
+
+    def _around_base(self, base: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        model_call = kwargs.pop(MODEL_CALL, None) or ModelCall()
+        check_call(self.adapter.geometry, args, kwargs)
+        if has_images(kwargs):
+            return self._prefill(model_call, base, forward, args, kwargs)
+        pruned = pruned_cache_of(kwargs.get("past_key_values"))
+        if pruned is None:
+            return forward(*args, **kwargs)
+        if self.adapter.builds_masks:
+            # It must build them from the physical one.
+            pruned.logical_mask = kwargs.get("attention_mask")
+            ids = kwargs.get("input_ids")
+            tokens = ids if ids is not None else kwargs["inputs_embeds"]
+            kwargs = _with_physical_mask(kwargs, pruned.cache_map, tokens)
+        return self.attachment.run(forward, args, kwargs)
+
+    def _prefill(
+        self, model_call: ModelCall, base: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        settings = self._settings()
+        capture = VisionCapture(
+            self.adapter.on(base),
+            settings.entering,
+            partial(self._question, settings.question),
+            model_call.vision_calls,
+            args,
+            kwargs,
+        )
+        call = PrefillCall(self, settings, capture, model_call.drafts)
+        with in_call(call):
+            output = self.attachment.run(forward, args, kwargs)
+        if call.result is None:
+            raise RuntimeError(
+                "the language model ran past the hooks of eadp.attach, as a model does that was compiled before; "
+                "attach first, and compile afterwards"
+            )
+        self._finish(call.result)
+        return output
+
+    # The language model.
+
+    def _shorten_call(self, text: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        embeddings, cache = kwargs.get("inputs_embeds"), kwargs.get("past_key_values")
+        pruned = pruned_cache_of(cache)
+        call = None if embeddings is None else present_call(self, embeddings.shape[1])
+        if call is not None:
+            return args, self._shorten_prefill(call, text, kwargs, pruned)
+        return None if pruned is None else (args, self._continue(text, kwargs, pruned))
 
     @trace.part("compaction")
-    def _shorten_call(self, text: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+    def _shorten_prefill(
+        self, call: PrefillCall, text: nn.Module, kwargs: dict[str, Any], pruned: PrunedCache | None
+    ) -> dict[str, Any]:
         cache: Any = kwargs.get("past_key_values")
-        cache_map = cache_map_of(cache)
-        if self.capture.has_images:
-            start = int(query_offset(cache)) if cache is not None else 0
-            if start and not self.adapter.continues_with_images:
-                raise ValueError(
-                    "this model cannot place a new image on a cache that already holds a conversation; "
-                    "start from an empty cache and the whole conversation"
-                )
-            past = cache_map or CacheMap()
-            context, choice = self._choose(kwargs)
-            shortened = kwargs if choice.changes_nothing else self._shorten(kwargs, choice, past, start)
-            if self.inside is not None:
-                plan = None if self._shortened is None else self._shortened.compaction
-                inputs = PrefillInputs.from_call(kwargs, shortened, plan, past, start)
-                self.inside.begin(inputs, context, choice, plan)
-            if not choice.changes_nothing:
-                return args, shortened
-        if cache_map is None:
-            return None
-        if not self.capture.has_images:
-            self._resume(self._logical_mask if self.adapter.builds_masks else kwargs.get("attention_mask"), cache_map)
-        embeddings = kwargs["inputs_embeds"]
-        kwargs = dict(kwargs) if self.adapter.builds_masks else _with_physical_mask(kwargs, cache_map, embeddings)
-        if cache_map.shift is not None:
-            rows, length = embeddings.shape[:2]
-            ids = logical_positions(kwargs.get("position_ids"), cache.get_seq_length(), rows, length, embeddings.device)
-            kwargs["position_ids"] = move_back(ids, cache_map.shift)
-        return args, kwargs
-
-    def _resume(self, mask: Mask, cache_map: CacheMap) -> None:
-        if self.inside is not None:
-            self.inside.resume(mask, cache_map)
-        elif cache_map.deeper:
+        start = int(query_offset(cache)) if cache is not None else 0
+        if start and not self.adapter.continues_with_images:
             raise ValueError(
-                "this cache was cut between the layers of the language model; "
-                "to continue from it, attach a method that prunes inside the language model"
+                "this model cannot place a new image on a cache that already holds a conversation; "
+                "start from an empty cache and the whole conversation"
             )
+        past = CacheMap() if pruned is None else pruned.cache_map
+        if pruned is not None:
+            pruned.continuation = None
+        context, choice = self._choose(call, kwargs)
+        if choice.changes_nothing:
+            shortened, positions = self._unshortened(kwargs, pruned, start)
+        else:
+            shortened, positions = self._shorten(call, text, kwargs, choice, past, start)
+        if call.settings.inside is not None:
+            plan = None if call.shortened is None else call.shortened.compaction
+            inputs = PrefillInputs.from_call(kwargs, shortened, self._rotary_ids(positions), plan, past, start)
+            call.prefill = begin_prefill(call, text, inputs, context, choice, plan)
+        return shortened
 
-    def _choose(self, kwargs: dict[str, Any]) -> tuple[PrefillContext, Choice]:
-        embeddings = kwargs["inputs_embeds"]
+    def _choose(self, call: PrefillCall, kwargs: dict[str, Any]) -> tuple[PrefillContext, Choice]:
+        embeddings, capture = kwargs["inputs_embeds"], call.capture
         with torch.no_grad():
-            context = self.capture.context(embeddings.shape[1], kwargs.get("attention_mask"))
-            choice = self.chooser.choose(context, embeddings[:: context.beams].detach())
-        self.images = [placed.image for placed in context.images]
-        self.selections, self.columns = choice.selections, choice.keep
+            context = capture.context(embeddings.shape[1], kwargs.get("attention_mask"))
+            chooser = call.settings.chooser(capture.adapter)
+            choice = chooser.choose(context, embeddings[:: context.beams].detach())
+        call.result = PrefillResult(choice.selections, [placed.layout for placed in context.images], choice.keep)
         return context, choice.repeated(context.beams)
 
-    def _shorten(self, kwargs: dict[str, Any], choice: Choice, past: CacheMap, start: int) -> dict[str, Any]:
-        """The arguments of the call for the kept columns only. start: physical columns before it."""
+    def _unshortened(
+        self, kwargs: dict[str, Any], pruned: PrunedCache | None, start: int
+    ) -> tuple[dict[str, Any], Tensor]:
+        """The arguments of a prefill that keeps all columns, and its positions. start: physical columns before it."""
+        embeddings, past = kwargs["inputs_embeds"], CacheMap() if pruned is None else pruned.cache_map
+        rows, length = embeddings.shape[:2]
+        ids = logical_positions(kwargs.get("position_ids"), start + past.offset, rows, length, embeddings.device)
+        positions = move_back(ids, past.shift)
+        if pruned is not None and not self.adapter.builds_masks:
+            kwargs = _with_physical_mask(kwargs, past, embeddings)
+        return (kwargs if past.shift is None else {**kwargs, "position_ids": positions}), positions
+
+    def _continue(self, text: nn.Module, kwargs: dict[str, Any], pruned: PrunedCache) -> dict[str, Any]:
+        """The arguments of a call that adds tokens to a pruned cache."""
+        cache_map, embeddings = pruned.cache_map, kwargs["inputs_embeds"]
+        rows, length = embeddings.shape[:2]
+        logical_mask = pruned.logical_mask if self.adapter.builds_masks else kwargs.get("attention_mask")
+        pruned.logical_mask, pruned.continuation = None, None
+        kwargs = dict(kwargs) if self.adapter.builds_masks else _with_physical_mask(kwargs, cache_map, embeddings)
+        ids = None
+        if cache_map.shift is not None or any(deeper.shift is not None for _, deeper in cache_map.deeper):
+            logical = kwargs.get("position_ids"), kwargs["past_key_values"].get_seq_length()
+            ids = move_back(logical_positions(*logical, rows, length, embeddings.device), cache_map.shift)
+            kwargs["position_ids"] = ids
+        if cache_map.deeper:
+            if not self._inside.is_installed:
+                raise ValueError(
+                    "this cache was cut between the layers of the language model; "
+                    "to continue from it, attach a method that prunes inside the language model"
+                )
+            rotary_ids = None if ids is None else self._rotary_ids(ids)
+            pruned.continuation = ContinuationPass(Decoder(text), logical_mask, cache_map, rotary_ids)
+        return kwargs
+
+    def _rotary_ids(self, ids: Tensor) -> Tensor:
+        """The position ids that the rotary embedding gets: with M-RoPE, the three axes of coordinates."""
+        if not self.adapter.geometry.mrope:
+            return ids
+        return ids[-3:] if ids.ndim == 3 else ids.expand(3, -1, -1)
+
+    def _shorten(
+        self,
+        call: PrefillCall,
+        text: nn.Module,
+        kwargs: dict[str, Any],
+        choice: Choice,
+        past: CacheMap,
+        start: int,
+    ) -> tuple[dict[str, Any], Tensor]:
+        """The arguments of a prefill for the kept columns only, and their positions. start: physical columns before."""
+        kept_positions = call.settings.positions or call.settings.entering.positions_for(self.adapter.config.model_type)
         embeddings, mask = kwargs["inputs_embeds"], kwargs.get("attention_mask")
         rows, length = embeddings.shape[:2]
         device = embeddings.device
@@ -172,25 +266,25 @@ class BeforeLanguageModel:
 
         ids = logical_positions(kwargs.get("position_ids"), start + past.offset, rows, length, device)
         shift = past.shift
-        if self.positions == "renumber":
+        if kept_positions == "renumber":
             first = ids[:, :1] if kwargs.get("position_ids") is None else None
             positions, shift = renumber_positions(ids, plan, past.shift, valid, first)
         else:
             positions = move_back(plan.take_columns(ids), shift)
         count = count_columns(plan, start, positions.device)
         if self.adapter.geometry.mrope:
-            count = torch.cat([count[None], positions[-3:] if positions.ndim == 3 else positions.expand(3, -1, -1)])
+            count = torch.cat([count[None], self._rotary_ids(positions)])
 
-        merges = [merge.with_columns(self.positions) for merge in choice.merges]
+        merges = [merge.with_columns(kept_positions) for merge in choice.merges]
         all_valid = plan.valid_with_past(valid_past_columns(mask, past, start, rows, device), start)
-        window = getattr(self.adapter.text_model.config, "sliding_window", None)
+        window = getattr(text.config, "sliding_window", None)
         shortened = {
             **kwargs,
             "inputs_embeds": plan.take_rows(apply_merges(embeddings, merges)),
             "position_ids": count,
             "attention_mask": prefill_mask(mask, all_valid, plan, kwargs.get("past_key_values"), window),
         }
-        if not self.chooser.method.keeps_deepstack:
+        if not call.settings.entering.keeps_deepstack:
             shortened |= {"visual_pos_masks": None, "deepstack_visual_embeds": None}
         elif kwargs.get("visual_pos_masks") is not None:
             is_visual, layers = kwargs["visual_pos_masks"], kwargs["deepstack_visual_embeds"]
@@ -204,33 +298,43 @@ class BeforeLanguageModel:
             valid=all_valid,
             padded=past.padded or (valid is not None and not bool(valid.all())),
             shift=shift,
-            owner=self._owner,
+            attachment=self.attachment,
         )
-        self._shortened = ShortenedCall(plan, cache_map, None if self.adapter.geometry.mrope else positions)
-        return shortened
+        call.shortened = ShortenedCall(plan, cache_map, None if self.adapter.geometry.mrope else positions)
+        return shortened, positions
 
     def _set_positions(self, rotary: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Masks are built from a count without gaps, rotary embeddings from the positions of the tokens."""
-        if self._shortened is None or self._shortened.rotary_positions is None:
+        call = present_call(self, args[0].shape[1])
+        if call is None or call.shortened is None or call.shortened.rotary_positions is None:
             return None
         if "position_ids" in kwargs:
-            return args, {**kwargs, "position_ids": self._shortened.rotary_positions}
+            return args, {**kwargs, "position_ids": call.shortened.rotary_positions}
         states, _, *rest = args
-        return (states, self._shortened.rotary_positions, *rest), kwargs
+        return (states, call.shortened.rotary_positions, *rest), kwargs
+
+    def _restore_output(self, text: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        embeddings, pruned = kwargs.get("inputs_embeds"), pruned_cache_of(kwargs.get("past_key_values"))
+        if pruned is not None:
+            pruned.continuation = None
+        call = None if embeddings is None else present_call(self, embeddings.shape[1])
+        return None if call is None or output is None else self._restore_prefill(call, output)
 
     @trace.part("compaction")
-    def _restore_output(self, text: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        shortened, self._shortened = self._shortened, None
-        prefill = None if self.inside is None else self.inside.end()
-        if output is None or (shortened is None and prefill is None):
-            return None
+    def _restore_prefill(self, call: PrefillCall, output: Any) -> Any:
+        shortened, prefill, result = call.shortened, call.prefill, call.result
+        if result is None or (shortened is None and prefill is None):
+            return output
         cache = output.past_key_values
         cache_map = cache_map_of(cache) if shortened is None else shortened.cache_map
         if prefill is not None:
-            self.selections, self.columns = prefill.selections(self.selections), prefill.columns(self.columns)
+            call.result = replace(
+                result, selections=prefill.selections(result.selections), columns=prefill.columns(result.columns)
+            )
             prefill.restore(output)
             if prefill.cache_maps:
-                cache_map = replace(cache_map or CacheMap(owner=self._owner), deeper=tuple(prefill.cache_maps))
+                cache_map = cache_map or CacheMap(attachment=self.attachment)
+                cache_map = replace(cache_map, deeper=tuple(prefill.cache_maps))
         if cache is not None and cache_map is not None:
             set_cache_map(cache, cache_map)
         if shortened is None:

@@ -7,17 +7,19 @@ between the two, so it answers `get_seq_length` with the logical length, by whic
 
 from __future__ import annotations
 
-import weakref
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache as memoize
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Cache
 
-from eadp.runtime.hooks import MARK
+from eadp.runtime.attachment import Attachment
+
+PRUNED_CACHE = "pruned_cache"
+"""Set on a cache that holds a pruned sequence: its `PrunedCache`."""
 
 
 @dataclass
@@ -31,7 +33,7 @@ class CacheMap:
         valid: B×prefilled, false for padding; None where there is none.
         padded: Whether a pruned prefill had padding, kept or not.
         shift: B, how far positions are behind the logical ones because they were renumbered; None where they were not.
-        owner: The model whose hooks translate masks for this cache.
+        attachment: That of the model whose hooks translate masks for this cache.
         deeper: Pairs of a layer and the map from this layer on, where deeper layers hold fewer tokens. In those maps,
             `shift` says how far positions are behind those of the first layer.
     """
@@ -42,7 +44,7 @@ class CacheMap:
     valid: Tensor | None = None
     padded: bool = False
     shift: Tensor | None = None
-    owner: weakref.ref[nn.Module] | None = None
+    attachment: Attachment | None = None
     deeper: tuple[tuple[int, CacheMap], ...] = ()
 
     def at_layer(self, layer: int) -> CacheMap:
@@ -91,60 +93,92 @@ class CacheMap:
         return torch.cat([valid, later], dim=1)
 
 
-class _MappedCache:
-    """Mixed into the class of a cache that holds a pruned sequence."""
+class PrunedCache:
+    """The methods that a cache gets in place of its own while it holds a pruned sequence.
 
-    cache_map: CacheMap
+    They are attributes of that one cache: its class stays, and a copied or pickled cache has them too. The cache may
+    not be part of a reference cycle, which would keep its memory until the next garbage collection, so its own methods
+    are called on a shallow copy, which shares its layers.
+
+    Attributes:
+        physical: The shallow copy.
+        cache_map: The map of the cache.
+        logical_mask: The mask over the whole logical sequence, from the base model's call to the language model's.
+        continuation: The present call (a `ContinuationPass`), if layers of the cache hold different numbers of tokens.
+    """
+
+    OVERRIDDEN = (
+        "get_seq_length",
+        "get_query_offset",
+        "reset",
+        "crop",
+        "reorder_cache",
+        "batch_repeat_interleave",
+        "batch_select_indices",
+    )
+
+    def __init__(self, physical: Any, cache_map: CacheMap) -> None:
+        self.physical = physical
+        self.cache_map = cache_map
+        self.logical_mask: Any = None
+        self.continuation: Any = None
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return _original(self).get_seq_length(layer_idx) + self.cache_map.at_layer(layer_idx).offset
+        """The logical length."""
+        return self.physical.get_seq_length(layer_idx) + self.cache_map.at_layer(layer_idx).offset
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        owner = self.cache_map.owner and self.cache_map.owner()
-        if owner is not None and MARK not in vars(owner):
+        """The physical length."""
+        attachment = self.cache_map.attachment
+        if attachment is not None and not attachment.is_active:
             raise RuntimeError("this cache was filled while the model was pruned; attach again to continue from it")
-        return _original(self).get_seq_length(layer_idx)
+        return self.physical.get_seq_length(layer_idx)
 
     def reset(self) -> None:
-        _original(self).reset()
-        self.cache_map = CacheMap(owner=self.cache_map.owner)
+        """Empty the cache."""
+        self.physical.reset()
+        self.cache_map = CacheMap(attachment=self.cache_map.attachment)
 
     def crop(self, tokens_to_remove: int) -> None:
+        """Remove tokens at the end; their number is negative."""
         for first, cache_map in ((0, self.cache_map), *self.cache_map.deeper):
-            cache_map.crop(int(_original(self).get_seq_length(first)) + min(tokens_to_remove, 0))
-        _original(self).crop(tokens_to_remove)
+            cache_map.crop(int(self.physical.get_seq_length(first)) + min(tokens_to_remove, 0))
+        self.physical.crop(tokens_to_remove)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        _original(self).reorder_cache(beam_idx)
+        """Give each beam the row that it continues."""
+        self.physical.reorder_cache(beam_idx)
         self.cache_map.change_rows(lambda rows: rows.index_select(0, beam_idx.to(rows.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        _original(self).batch_repeat_interleave(repeats)
+        """Repeat each row."""
+        self.physical.batch_repeat_interleave(repeats)
         self.cache_map.change_rows(lambda rows: rows.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        _original(self).batch_select_indices(indices)
+        """Keep some of the rows."""
+        self.physical.batch_select_indices(indices)
         self.cache_map.change_rows(lambda rows: rows[indices.to(rows.device)])
 
 
-def _original(cache: Any) -> Any:
-    """The methods of the cache's original class."""
-    return super(_MappedCache, cache)
-
-
-@memoize
-def _mapped_class(original: Any) -> Any:
-    return type(f"Mapped{original.__name__}", (_MappedCache, original), {})
+def pruned_cache_of(cache: Cache | None) -> PrunedCache | None:
+    """The methods of a cache that holds a pruned sequence; None where it holds none."""
+    return getattr(cache, PRUNED_CACHE, None)
 
 
 def cache_map_of(cache: Cache | None) -> CacheMap | None:
     """The map of a cache; None where it holds no pruned sequence."""
-    return getattr(cache, "cache_map", None)
+    pruned = pruned_cache_of(cache)
+    return None if pruned is None else pruned.cache_map
 
 
 def set_cache_map(cache: Any, cache_map: CacheMap) -> None:
     """Give a cache its map, in place of an earlier one."""
-    if not isinstance(cache, _MappedCache):
-        original: Any = type(cache)
-        cache.__class__ = _mapped_class(original)
-    cache.cache_map = cache_map
+    pruned = pruned_cache_of(cache)
+    if pruned is not None:
+        pruned.cache_map = cache_map
+        return
+    pruned = PrunedCache(copy.copy(cache), cache_map)
+    setattr(cache, PRUNED_CACHE, pruned)
+    for name in PrunedCache.OVERRIDDEN:
+        setattr(cache, name, getattr(pruned, name))

@@ -209,7 +209,7 @@ class Chooser:
             newlines=newline_rows if self.newlines == "chosen" else None,
             downsampled=None if downsampled is None else downsampled.rows,
             downsampled_grids=() if downsampled is None else downsampled.grids,
-            is_clip=len(images) == 1 and images[0].layout.is_clip,
+            is_clip=_is_clip([image.layout for image in images]),
         )
         with trace.part("selection"):
             selection = check_selection(method.select(tokens, text), tokens)
@@ -235,6 +235,14 @@ class Chooser:
                 )
             aligned.append(self.vision.arrange(image.layout, guide.align(image.states)))
         return torch.cat(aligned).to(features.device)
+
+
+def _is_clip(layouts: Sequence[ImageLayout]) -> bool:
+    """Whether the blocks are frames: of one clip, or images of one size that share a budget."""
+    are_images = len(layouts) > 1 and all(len(layout.grids) == 1 for layout in layouts)
+    return (len(layouts) == 1 and layouts[0].is_clip) or (
+        are_images and len({layout.grids[0] for layout in layouts}) == 1
+    )
 
 
 def _detached_cls(tower_rows: TowerRows | None, device: torch.device) -> Tensor | None:

@@ -27,7 +27,7 @@ from eadp.runtime.masks import (
 from eadp.runtime.merge import Merge, apply_merges
 from eadp.runtime.positions import count_columns, move_back, renumber_positions
 from eadp.runtime.prefill_inputs import PrefillInputs
-from eadp.runtime.probe import AttentionInputs, peek_attention
+from eadp.runtime.probe import AttentionInputs, Report, peek_attention, stop_at_attention
 from eadp.runtime.remaining_tokens import CutView, RemainingTokens, check_cut_selection, kept_in_row_order
 
 
@@ -48,27 +48,7 @@ class AppliedCut:
     selections: list[Selection]
 
 
-class ForwardPass:
-    """What both kinds of calls share: the language model, and the positions that it computed for its first layer."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
-        self.config = decoder.config
-        self._position_ids: Tensor | None = None
-
-    @property
-    def position_ids(self) -> Tensor:
-        """The position ids from which the first layer's rotary embeddings are computed, …×B×P₀ or …×1×P₀."""
-        if self._position_ids is None:
-            raise RuntimeError("the language model did not call its rotary embedding, so its positions are not known")
-        return self._position_ids
-
-    @position_ids.setter
-    def position_ids(self, ids: Tensor) -> None:
-        self._position_ids = ids
-
-
-class PrefillPass(ForwardPass):
+class PrefillPass:
     """The layers of a prefill, cut by cut.
 
     Attributes:
@@ -101,7 +81,8 @@ class PrefillPass(ForwardPass):
             decoder: The language model.
             has_prepared_masks: Whether the base model builds 4-D masks itself.
         """
-        super().__init__(decoder)
+        self.decoder = decoder
+        self.config = decoder.config
         self.inputs = inputs
         self.remaining = remaining
         self.beams = beams
@@ -119,12 +100,30 @@ class PrefillPass(ForwardPass):
         self._layouts: list[tuple[int, Compaction]] = [(0, self.layout)]
         self._stage = id(self.layout), id(inputs.past)
         self._memo: dict[Any, Any] = {}
+        self._is_peeking = False
         mask = full_attention_mask(inputs.mask) if has_prepared_masks else None
         self._prepared_mask = mask if mask is not None and mask.ndim == 4 else None
 
     def cuts_at(self, layer: int) -> bool:
         """Whether tokens are dropped or merged before this layer."""
         return any(group.cut_at(layer) for group in self.remaining)
+
+    def report_at(self, layer: int) -> Report | None:
+        """What the attention inputs of a layer are reported to; None where the method does not look at them."""
+        if self._is_peeking:
+            return stop_at_attention
+        return self._read_attention if self.method.attention_from == "previous" and self.cuts_at(layer + 1) else None
+
+    def _read_attention(self, inputs: AttentionInputs) -> None:
+        self.attention_inputs = inputs
+
+    @trace.part("relevance")
+    def _peek(self, layer: nn.Module, states: Tensor, settings: dict[str, Any]) -> AttentionInputs:
+        self._is_peeking = True
+        try:
+            return peek_attention(layer, states, settings)
+        finally:
+            self._is_peeking = False
 
     def enter_layer(
         self, index: int, layer: nn.Module, states: Tensor, settings: dict[str, Any]
@@ -143,9 +142,8 @@ class PrefillPass(ForwardPass):
         if self.cuts_at(index):
             with torch.no_grad():
                 if self.method.attention_from == "next":
-                    with trace.part("relevance"):
-                        self.attention_inputs = peek_attention(layer, states, self._settings(index, states, settings))
-                cut = self._select(index, states)
+                    self.attention_inputs = self._peek(layer, states, self._settings(index, states, settings))
+                cut = self._select(index, states, self._filled_keys(index, states, settings.get("past_key_values")))
             with trace.part("compaction"):
                 states = cut.plan.take_rows(apply_merges(states, cut.merges))
             self.cuts.append(cut)
@@ -159,7 +157,7 @@ class PrefillPass(ForwardPass):
         return states, settings
 
     @trace.part("compaction")
-    def _select(self, index: int, states: Tensor) -> AppliedCut:
+    def _select(self, index: int, states: Tensor, filled_keys: int) -> AppliedCut:
         attention_inputs, self.attention_inputs = self.attention_inputs, None
         if attention_inputs is None:
             raise RuntimeError(
@@ -170,7 +168,8 @@ class PrefillPass(ForwardPass):
         # Between the numbers of two columns there is room for as many others as there are columns.
         order = (torch.arange(length) * (length + 1)).repeat(len(states), 1)
         merges, selections, is_reordered = [], [], False
-        past = attention_inputs.key.shape[2] - length if self.inputs.start else 0
+        attention_inputs = attention_inputs.first_keys(filled_keys)
+        past = attention_inputs.key.shape[2] - length
         for number, group in enumerate(self.remaining):
             cut = group.cut_at(index)
             if cut is None:
@@ -199,6 +198,14 @@ class PrefillPass(ForwardPass):
         keep = keep.to(device) if valid is None else keep.to(device) & valid
         plan = Compaction.from_mask(keep, order.to(device) if is_reordered else None)
         return AppliedCut(index, plan, merges, selections)
+
+    def _filled_keys(self, index: int, states: Tensor, cache: Cache | None) -> int:
+        """How many keys that the method looks at are tokens: a static cache returns its empty slots too."""
+        length = states.shape[1]
+        if cache is None or not self.inputs.start:
+            return length
+        is_next = self.method.attention_from == "next"
+        return self._held(index, cache) + length if is_next else int(query_offset(cache, index - 1))
 
     def _settings(self, index: int, states: Tensor, settings: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a layer besides its states, for the columns that are left."""
@@ -229,7 +236,8 @@ class PrefillPass(ForwardPass):
             that were not cut keep their positions.
         """
         shift = self.inputs.past.at_layer(index).shift
-        ids = self.position_ids.expand(*self.position_ids.shape[:-2], len(self._is_renumbered), -1)
+        ids = self.inputs.position_ids
+        ids = ids.expand(*ids.shape[:-2], len(self._is_renumbered), -1)
         kept = move_back(self.layout.take_columns(ids), shift)
         if not bool(self._is_renumbered.any()):
             return kept, shift
@@ -306,20 +314,24 @@ class PrefillPass(ForwardPass):
         return parts
 
 
-class ContinuationPass(ForwardPass):
+class ContinuationPass:
     """A call that adds tokens to a cache whose layers hold different numbers of tokens."""
 
-    def __init__(self, decoder: Decoder, mask: Mask, cache_map: CacheMap) -> None:
+    def __init__(self, decoder: Decoder, mask: Mask, cache_map: CacheMap, position_ids: Tensor | None) -> None:
         """Begin a continuation.
 
         Args:
             decoder: The language model.
             mask: The mask over the whole logical sequence.
             cache_map: The map of the cache.
+            position_ids: …×B×P, the positions from which the first layer's rotary embeddings are computed. None: those
+                of deeper layers are the same.
         """
-        super().__init__(decoder)
+        self.decoder = decoder
+        self.config = decoder.config
         self.mask = mask
         self.cache_map = cache_map
+        self.position_ids = position_ids
         self._memo: dict[Any, Any] = {}
 
     def enter_layer(
@@ -334,7 +346,7 @@ class ContinuationPass(ForwardPass):
             cache = settings["past_key_values"]
             valid = self._valid(index, cache_map, states, cache)
             self._memo[key] = {"attention_mask": causal_layer_mask(states, valid, self.config, cache, index)}
-            if cache_map.shift is not None:
+            if self.position_ids is not None and cache_map.shift is not None:
                 ids = move_back(self.position_ids, cache_map.shift)
                 self._memo[key]["position_embeddings"] = self.decoder.rotary_embeddings(states, ids, index)
         return states, {**settings, **self._memo[key]}

@@ -39,6 +39,11 @@ def valid_columns(mask: Mask, length: int) -> Tensor | None:
     mask = full_attention_mask(mask)
     if mask is None:
         return None
+    if mask.ndim == 4 and mask.shape[-1] < length:
+        raise ValueError(
+            f"the static cache has room for {mask.shape[-1]} tokens, fewer than the prompt has before it is pruned, so "
+            "its mask does not show the whole prompt; use pruned.static_cache(max_new_tokens=…)"
+        )
     visible = visible_entries(mask)
     # The last query of a 4-D mask sees every token before it that is not padding.
     return visible[:, 0, -1, :length] if mask.ndim == 4 else visible[:, -length:]
@@ -65,10 +70,11 @@ def prefill_mask(mask: Mask, valid: Tensor | None, plan: Compaction, cache: Cach
         window: The sliding window of the language model, if it has one.
     """
     full = full_attention_mask(mask)
+    first = {sliding: layer for layer, sliding in reversed(list(enumerate(sliding_layers(cache))))}
+    _check_room(cache, first.get(False), plan.length)
     if full is None or full.ndim == 2:
         return valid
     cut = plan.cut_mask(full)
-    first = {sliding: layer for layer, sliding in reversed(list(enumerate(sliding_layers(cache))))}
     if not isinstance(mask, dict):
         return _widen(cut, cache, first.get(False))
     shortened: dict[str, Tensor | None] = {}
@@ -79,6 +85,18 @@ def prefill_mask(mask: Mask, valid: Tensor | None, plan: Compaction, cache: Cach
         part = limit_to_window(cut, window) if sliding and window is not None else cut
         shortened[layer_type] = _widen(part, cache, first.get(sliding))
     return shortened
+
+
+def _check_room(cache: Cache | None, layer: int | None, length: int) -> None:
+    """Raise ValueError if a layer of a static cache is too small for a prefill of `length` tokens."""
+    if cache is None or layer is None:
+        return
+    room = mask_width(cache, length, layer)
+    if room < length:
+        raise ValueError(
+            f"the static cache has room for {room} tokens, but the pruned prompt has {length}; make it larger, or use "
+            "pruned.static_cache(max_new_tokens=…)"
+        )
 
 
 def _widen(mask: Tensor, cache: Cache | None, layer: int | None) -> Tensor:

@@ -21,6 +21,7 @@ class PrefillInputs:
 
     Attributes:
         embeddings: B×P₀×d.
+        position_ids: …×B×P₀, the positions from which the first layer's rotary embeddings are computed.
         mask: The attention mask, as the language model got it.
         valid: B×P₀, false for padding; None where there is none.
         past: The map of the cache before this call.
@@ -32,6 +33,7 @@ class PrefillInputs:
     """
 
     embeddings: Tensor
+    position_ids: Tensor
     mask: Mask
     valid: Tensor | None
     past: CacheMap
@@ -43,13 +45,20 @@ class PrefillInputs:
 
     @classmethod
     def from_call(
-        cls, call: dict[str, Any], shortened: dict[str, Any], plan: Compaction | None, past: CacheMap, start: int
+        cls,
+        call: dict[str, Any],
+        shortened: dict[str, Any],
+        position_ids: Tensor,
+        plan: Compaction | None,
+        past: CacheMap,
+        start: int,
     ) -> PrefillInputs:
         """Read the inputs off a call of the language model.
 
         Args:
             call: The keyword arguments of the call.
             shortened: The same after `plan`.
+            position_ids: As in the class.
             plan: What a method before the language model did to the columns; None where it dropped nothing.
             past: The map of the cache before this call.
             start: How many columns the first layer of the cache holds.
@@ -58,6 +67,7 @@ class PrefillInputs:
         valid = valid_columns(mask, length) if plan is None else plan.valid
         return cls(
             embeddings=shortened["inputs_embeds"].detach(),
+            position_ids=position_ids,
             mask=shortened.get("attention_mask"),
             valid=None if valid is None or bool(valid.all()) else valid,
             past=past,

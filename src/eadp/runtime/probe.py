@@ -26,6 +26,8 @@ from eadp.compat import (
 from eadp.runtime.compact import visible_entries
 from eadp.runtime.hooks import Hooks
 
+Report = Callable[["AttentionInputs"], None]
+
 CHUNK = 256
 """How many rows of attention are held at once where all are summed."""
 
@@ -83,6 +85,11 @@ class AttentionInputs:
         query, key = (each.transpose(1, 2).flatten(2)[:, None] for each in (self.query, self.key))
         return replace(self, query=query, key=key, scaling=query.shape[-1] ** -0.5)
 
+    def first_keys(self, count: int) -> AttentionInputs:
+        """The same call with its first keys only."""
+        mask = None if self.mask is None else self.mask[..., :count]
+        return replace(self, key=self.key[:, :, :count], mask=mask)
+
     def for_row(self, row: int) -> AttentionInputs:
         """The inputs of one row of the batch."""
         mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[row : row + 1]
@@ -114,100 +121,86 @@ class AttentionInputs:
 
 
 class AttentionProbe:
-    """Reports the inputs of every call of one attention module, while its hooks are in place.
+    """Reports the inputs of the calls of one attention module, while its hooks are in place.
 
-    Attention modules look up their attention function by a name in their configuration. During a call, the module gets
-    a copy of its configuration with another name, under which it finds a function that reports the inputs and then
-    calls the original one. Between calls nothing is changed. A packed call (Qwen's towers under flash attention) is
-    reported sequence by sequence, as the other implementations call it.
+    Attention modules look up their attention function by a name in their configuration. A probed module has a copy of
+    its configuration with another name, under which it finds a function that reports the inputs and then calls the
+    original one. Nothing changes from call to call, so threads may call the module at the same time; what a call
+    reports to is found when it happens. A packed call (Qwen's towers under flash attention) is reported sequence by
+    sequence, as the other implementations call it.
     """
 
-    def __init__(
-        self,
-        attention: nn.Module,
-        report: Callable[[AttentionInputs], None],
-        is_active: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, attention: nn.Module, find_report: Callable[[int], Report | None]) -> None:
         """Set up the probe.
 
         Args:
             attention: The attention module.
-            report: Called with the inputs of each call.
-            is_active: Whether to report the present call.
+            find_report: Called at each call, with its number of queries. Returns what the inputs are reported to, or
+                None.
         """
         self.attention = attention
-        self.report = report
-        self.is_active = is_active
-        self._restore: Callable[[], None] | None = None
+        self.find_report = find_report
 
     def install(self, hooks: Hooks) -> None:
         """Hook into the module."""
-        hooks.before(self.attention, self._enter)
-        hooks.after(self.attention, self._leave)
-
-    def _enter(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.is_active():
-            return
-        config: Any = attention.config
-        registry, original = attention_registry(attention), attention_function(attention)
+        config: Any = self.attention.config
         # The new name contains the original one: modules test whether it contains "flash".
         name = f"eadp_{id(self)}_{attention_implementation(config)}"
-        probed = config_with_attention(config, name)
 
         def attend(
             module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **settings: Any
         ) -> Any:
-            for inputs in _read_inputs(module, query, key, attention_mask, settings):
-                self.report(inputs)
+            report = self.find_report(query.shape[2])
+            if report is not None:
+                for inputs in _read_inputs(module, query, key, attention_mask, settings):
+                    report(inputs)
             # Flash attention reads the name again.
-            attention.config = config
-            try:
-                return original(module, query, key, value, attention_mask, **settings)
-            finally:
-                attention.config = probed
+            called = _WithConfig(module, config) if "flash" in name else module
+            original = attention_function(module, config)
+            return original(called, query, key, value, attention_mask, **settings)
 
-        def restore() -> None:
-            attention.config = config
-            del registry[name]
+        hooks.register(attention_registry(self.attention), name, attend)
+        hooks.override(self.attention, "config", config_with_attention(config, name))
 
-        registry[name] = attend
-        attention.config = probed
-        self._restore = restore
 
-    def _leave(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self._restore is not None:
-            self._restore()
-            self._restore = None
+class _WithConfig:
+    """A module with another configuration."""
+
+    def __init__(self, module: nn.Module, config: Any) -> None:
+        self.module = module
+        self.config = config
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+
+class ReachedAttention(Exception):
+    """Ends the forward of a layer at its attention, whose inputs it carries."""
+
+    def __init__(self, inputs: AttentionInputs) -> None:
+        super().__init__()
+        self.inputs = inputs
+
+
+def stop_at_attention(inputs: AttentionInputs) -> None:
+    """Report the inputs by ending the forward."""
+    raise ReachedAttention(inputs)
 
 
 def peek_attention(layer: nn.Module, states: Tensor, settings: dict[str, Any]) -> AttentionInputs:
     """Read the attention inputs of a decoder layer without running it any further, and without writing its cache.
 
     Args:
-        layer: The decoder layer.
+        layer: The decoder layer. The probe of its attention must report to `stop_at_attention`.
         states: B×P×d, its input.
         settings: The other arguments of its forward.
     """
-    found: list[AttentionInputs] = []
-
-    def stop(inputs: AttentionInputs) -> None:
-        found.append(inputs)
-        raise _ReachedAttention
-
-    hooks = Hooks()
-    AttentionProbe(layer.get_submodule("self_attn"), stop).install(hooks)
     cache = settings.get("past_key_values")
     try:
         layer.forward(states, **{**settings, "past_key_values": None if cache is None else _ReadOnlyCache(cache)})
-    except _ReachedAttention:
-        pass
-    finally:
-        hooks.undo()
-    return found[0]
-
-
-class _ReachedAttention(Exception):
-    """Ends the forward of a layer at its attention."""
+    except ReachedAttention as reached:
+        return reached.inputs
+    raise RuntimeError("the layer did not call its attention through its module, so its inputs are not known")
 
 
 class _ReadOnlyCache:
@@ -226,12 +219,10 @@ class _ReadOnlyCache:
 @contextmanager
 def record_attention_inputs(attention: nn.Module) -> Iterator[list[AttentionInputs]]:
     """Record the inputs of every call of an attention module within the block."""
-    hooks, calls = Hooks(), list[AttentionInputs]()
-    AttentionProbe(attention, calls.append).install(hooks)
-    try:
+    calls: list[AttentionInputs] = []
+    with Hooks() as hooks:
+        AttentionProbe(attention, lambda queries: calls.append).install(hooks)
         yield calls
-    finally:
-        hooks.undo()
 
 
 def _read_inputs(module: Any, query: Tensor, key: Tensor, mask: Any, settings: dict[str, Any]) -> list[AttentionInputs]:

@@ -6,8 +6,7 @@ sum up their attention in chunks. It is assigned to the tokens of each image onc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -21,8 +20,7 @@ from eadp.models.adapter import FamilyAdapter
 from eadp.models.geometry import Arrange, FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders
 from eadp.models.vision_call import BlockPixels, EncodedImage, TowerLayer, TowerRows, VisionCall
-from eadp.runtime.hooks import Hooks
-from eadp.runtime.probe import AttentionInputs, AttentionProbe
+from eadp.runtime.probe import AttentionInputs, Report
 
 
 class VisionSide(Protocol):
@@ -42,42 +40,59 @@ class VisionSide(Protocol):
         """Encode a block again at another resolution."""
 
 
-class AttentionRecorder:
-    """Records the attention of the tower's layers that a method asks for."""
+class TowerRecording:
+    """The attention of the tower's layers that a method asks for, in one call of the vision side."""
 
     def __init__(self, adapter: FamilyAdapter, method: BeforeMethod) -> None:
+        """Begin a recording.
+
+        Args:
+            adapter: The adapter of the model.
+            method: The method, which says what to record.
+        """
         self.has_cls = adapter.has_cls
-        self.needs_received = not (method.uses_cls_attention and self.has_cls)
-        self.modules = adapter.tower_attention()
-        self.layers = method.vision_layers(len(self.modules), adapter.config.model_type)
-        self._calls: dict[int, list[TowerLayer]] | None = None
+        self.needs_received = needs_received(adapter, method)
+        self.layers = recorded_layers(adapter, method)
+        self.depth = len(adapter.tower_attention()) if self.layers else 0
+        self._calls: dict[int, list[TowerLayer]] = {layer: [] for layer in self.layers}
 
-    def install(self, hooks: Hooks) -> None:
-        """Probe the layers."""
-        for layer in sorted(set(self.layers)):
-            report = partial(self._record, layer)
-            AttentionProbe(self.modules[layer], report, is_active=lambda: self._calls is not None).install(hooks)
-
-    @contextmanager
-    def recording(self) -> Iterator[list[TowerLayer]]:
-        """Record within the block. The list is filled when the block ends."""
-        self._calls = {layer: [] for layer in self.layers}
-        recorded: list[TowerLayer] = []
-        try:
-            yield recorded
-            if silent := [layer for layer, calls in self._calls.items() if not calls]:
-                raise RuntimeError(
-                    f"the vision tower did not call its attention layers {silent}, so their attention is unknown"
-                )
-            recorded += [join_calls(self._calls[layer]) for layer in self.layers]
-        finally:
-            self._calls = None
+    def report_at(self, layer: int) -> Report | None:
+        """What records the attention inputs of a layer; None where the method does not ask for it."""
+        return partial(self._record, layer) if layer in self._calls else None
 
     @trace.part("relevance")
     def _record(self, layer: int, inputs: AttentionInputs) -> None:
-        if self._calls is not None:
-            call = compute_tower_layer(inputs, layer, len(self.modules), self.has_cls, self.needs_received)
-            self._calls[layer].append(call)
+        call = compute_tower_layer(inputs, layer, self.depth, self.has_cls, self.needs_received)
+        self._calls[layer].append(call)
+
+    def recorded(self) -> list[TowerLayer]:
+        """What was recorded, layer by layer.
+
+        Raises:
+            RuntimeError: If a layer was not called.
+        """
+        if silent := [layer for layer, calls in self._calls.items() if not calls]:
+            raise RuntimeError(
+                f"the vision tower did not call its attention layers {silent}, so their attention is unknown"
+            )
+        return [join_calls(self._calls[layer]) for layer in self.layers]
+
+
+def recorded_layers(adapter: FamilyAdapter, method: BeforeMethod) -> Sequence[int]:
+    """The layers of the tower whose attention a method asks for, counted from 0."""
+    if "vision_attention" not in method.needs:
+        return ()
+    return method.vision_layers(len(adapter.tower_attention()), adapter.config.model_type)
+
+
+def needs_pixels(method: BeforeMethod) -> bool:
+    """Whether a method needs the pixels of the images, or what is found in them."""
+    return "pixels" in method.needs or "padding" in method.needs
+
+
+def needs_received(adapter: FamilyAdapter, method: BeforeMethod) -> bool:
+    """Whether a method uses the attention that each cell receives, and not only that of the CLS token."""
+    return not (method.uses_cls_attention and adapter.has_cls)
 
 
 def compute_tower_layer(

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Cache
 
 from eadp.compat import ENCODER_OUTPUTS
 from eadp.methods import BeforeMethod
 from eadp.models.adapter import FamilyAdapter
+from eadp.models.geometry import FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders
 from eadp.models.vision_call import EncodedImage, VisionCall
-from eadp.runtime.hooks import VISION_CALL, Hooks, VisionCallRecorder
 from eadp.runtime.masks import Mask, valid_columns
-from eadp.runtime.vision import AttentionRecorder, encoded_images
+from eadp.runtime.vision import encoded_images, needs_pixels, needs_received, recorded_layers
+from eadp.runtime.vision_recorder import VISION_CALL, check_recorded
 
 PIXELS = ("pixel_values", "pixel_values_videos")
 
@@ -65,99 +66,77 @@ class PrefillContext:
     question: Callable[[int], str]
 
 
-class VisionCapture:
-    """Follows each forward of the base model, and collects what the method needs of its vision side.
+def has_images(kwargs: dict[str, Any]) -> bool:
+    """Whether a forward has any images, by its keyword arguments."""
+    return bool(_given_outputs(kwargs)) or any(kwargs.get(name) is not None for name in PIXELS)
 
-    Attributes:
-        has_images: Whether the present forward has any images.
+
+def _given_outputs(kwargs: dict[str, Any]) -> dict[str, Any]:
+    outputs = kwargs.get(ENCODER_OUTPUTS) or {}
+    if not isinstance(outputs, dict):
+        raise ValueError("mm_encoder_outputs must be a dict by modality, as generate makes it")
+    return {modality: output for modality, output in outputs.items() if output is not None}
+
+
+def check_call(geometry: FamilyGeometry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Check that a forward of the base model can be pruned.
+
+    Raises:
+        ValueError: If it is packed, or if it has placeholders without their images.
     """
+    if kwargs.get("cu_seq_lens_q") is not None or not isinstance(kwargs.get("past_key_values"), Cache | None):
+        raise ValueError(
+            "packed sequences and continuous batching cannot be pruned; detach, or generate in ordinary batches"
+        )
+    ids = _ids(args, kwargs)
+    if ids is None or ids.shape[1] == 1 or has_images(kwargs):
+        return
+    for modality in geometry.modalities:
+        if bool((ids == geometry.placeholder_id(modality)).any()):
+            raise ValueError(
+                f"the prompt has {modality} placeholders, but this call has no {modality} features; chunked "
+                f"prefill (prefill_chunk_size) loses them: generate without it, and pass the {modality}s"
+            )
+
+
+def _ids(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    return args[0] if args else kwargs.get("input_ids")
+
+
+class VisionCapture:
+    """What one forward of the base model shows of its images."""
 
     def __init__(
         self,
-        model: nn.Module,
         adapter: FamilyAdapter,
-        question: Callable[[int, Tensor | None], str],
         method: BeforeMethod,
+        question: Callable[[int, Tensor | None], str],
+        given_calls: dict[str, VisionCall],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
-        """Set up the capture.
+        """Read the call.
 
         Args:
-            model: The model that the user calls.
-            adapter: Its adapter.
-            question: Gives the question of a row of the batch, from its ids without padding.
+            adapter: The adapter of the model.
             method: The method, whose `needs` say what to collect.
+            question: Gives the question of a row of the batch, from its ids without padding.
+            given_calls: The calls that given outputs of the vision side came from, by modality. Where accelerate
+                spreads a model over devices, the base model gets copies of the outputs, which do not name their calls.
+            args: The arguments of the forward.
+            kwargs: Its keyword arguments.
         """
-        self.model = model
         self.adapter = adapter
         self.method = method
-        self.has_images = False
         self._question = question
-        self._inside = False
-        self._ids: Tensor | None = None
-        self._embeddings: Tensor | None = None
-        self._outputs: dict[str, Any] = {}
-        self._given_calls: dict[str, VisionCall] = {}
-
-    def install(self, hooks: Hooks) -> None:
-        """Hook into the model."""
-        base, recording = self.adapter.base, None
-        if "vision_attention" in self.method.needs:
-            attention = AttentionRecorder(self.adapter, self.method)
-            attention.install(hooks)
-            recording = attention.recording
-        needs_pixels = "pixels" in self.method.needs or "padding" in self.method.needs
-        recorder = VisionCallRecorder(self._report, recording, needs_pixels)
-        for modality in self.adapter.geometry.modalities:
-            name = f"get_{modality}_features"
-            hooks.override(base, name, recorder.wrap(getattr(base, name), modality))
-        if self.model is not base:
-            hooks.before(self.model, self._enter_model)
-        hooks.before(base, self._enter_base)
-        hooks.after(base, self._leave_base)
-
-    def _enter_model(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # Where accelerate spreads a model over devices, the base model gets copies of the outputs without their calls.
-        outputs = kwargs.get(ENCODER_OUTPUTS)
-        outputs = outputs if isinstance(outputs, dict) else {}
-        calls = {name: getattr(each, VISION_CALL, None) for name, each in outputs.items()}
-        self._given_calls = {name: call for name, call in calls.items() if call is not None}
-
-    def _enter_base(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        outputs = kwargs.get(ENCODER_OUTPUTS) or {}
-        if not isinstance(outputs, dict):
-            raise ValueError("mm_encoder_outputs must be a dict by modality, as generate makes it")
-        if kwargs.get("cu_seq_lens_q") is not None or not isinstance(kwargs.get("past_key_values"), Cache | None):
-            raise ValueError(
-                "packed sequences and continuous batching cannot be pruned; detach, or generate in ordinary batches"
-            )
-        self._ids = args[0] if args else kwargs.get("input_ids")
+        self._given_calls = given_calls
+        self._ids = _ids(args, kwargs)
         self._embeddings = kwargs.get("inputs_embeds")
-        self._outputs = {modality: output for modality, output in outputs.items() if output is not None}
-        self._inside = True
-        self.has_images = bool(self._outputs) or any(kwargs.get(name) is not None for name in PIXELS)
-        if not self.has_images:
-            self._check_for_lost_images()
+        self._outputs = _given_outputs(kwargs)
 
-    def _leave_base(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        self._ids = self._embeddings = None
-        self._outputs, self._given_calls = {}, {}
-        self._inside = self.has_images = False
-
-    def _report(self, output: Any) -> None:
-        # `generate` encodes before the forward and passes the output in; a plain forward encodes within itself.
-        if self._inside:
-            self._outputs[getattr(output, VISION_CALL).modality] = output
-
-    def _check_for_lost_images(self) -> None:
-        ids = self._ids
-        if ids is None or ids.shape[1] == 1:
-            return
-        for modality in self.adapter.geometry.modalities:
-            if bool((ids == self.adapter.geometry.placeholder_id(modality)).any()):
-                raise ValueError(
-                    f"the prompt has {modality} placeholders, but this call has no {modality} features; chunked "
-                    f"prefill (prefill_chunk_size) loses them: generate without it, and pass the {modality}s"
-                )
+    def add(self, output: Any) -> None:
+        """Take an output that the forward encodes within itself; `generate` encodes before it, and passes it in."""
+        self._outputs[getattr(output, VISION_CALL).modality] = output
 
     def context(self, length: int, mask: Mask) -> PrefillContext:
         """Collect the images and questions of the present forward.
@@ -193,6 +172,8 @@ class VisionCapture:
             raise ValueError(
                 "mm_encoder_outputs from before eadp.attach do not say what their images were; encode the images again"
             )
+        layers = recorded_layers(self.adapter, self.method)
+        check_recorded(call, layers, needs_received(self.adapter, self.method), needs_pixels(self.method))
         return call
 
     def _is_placeholder(self, modality: str) -> Tensor:

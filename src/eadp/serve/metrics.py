@@ -24,14 +24,21 @@ BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 class Metrics:
     """The counters of a worker. If several ranks share a model, only the first one counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_name: str, engine: int) -> None:
+        """Create the counters, or find those that another engine in this process has created.
+
+        Args:
+            model_name: The name under which the model is served.
+            engine: The number of the engine among those of the server.
+        """
         self.active = get_tensor_model_parallel_rank() == 0
-        self._images = _counter("eadp:images", "Images and clips that reached the vision side.")
-        self._cached = _counter("eadp:images_cached", "Images and clips whose features were in the cache.")
-        self._tokens = _counter("eadp:visual_tokens", "Tokens of the pruned images and clips before pruning.")
-        self._kept = _counter("eadp:visual_tokens_kept", "Tokens of the pruned images and clips after pruning.")
-        self._failed = _counter("eadp:selection_failures", "Images and clips on which the method failed.")
-        self._time = _collector(
+        self._labels = {"model_name": model_name, "engine": str(engine)}
+        self._images = self._counter("eadp:images", "Images and clips that reached the vision side.")
+        self._cached = self._counter("eadp:images_cached", "Images and clips whose features were in the cache.")
+        self._tokens = self._counter("eadp:visual_tokens", "Tokens of the pruned images and clips before pruning.")
+        self._kept = self._counter("eadp:visual_tokens_kept", "Tokens of the pruned images and clips after pruning.")
+        self._failed = self._counter("eadp:selection_failures", "Images and clips on which the method failed.")
+        self._time = self._collector(
             Histogram,
             "eadp:pruning_milliseconds",
             "Time to encode the question and select the tokens of one image or clip.",
@@ -75,12 +82,10 @@ class Metrics:
         )
         self._since, self._sums = now, [0, 0, 0, 0.0]
 
+    def _counter(self, name: str, description: str) -> Any:
+        return self._collector(Counter, name, description)
 
-def _counter(name: str, description: str) -> Any:
-    return _collector(Counter, name, description)
-
-
-def _collector(kind: Any, name: str, description: str, **options: Any) -> Any:
-    """Return the collector of this name, and create it if no engine in this process has done so."""
-    known = getattr(REGISTRY, "_names_to_collectors", {})
-    return known.get(name) or kind(name, description, **options)
+    def _collector(self, kind: Any, name: str, description: str, **options: Any) -> Any:
+        known = getattr(REGISTRY, "_names_to_collectors", {})
+        collector = known.get(name) or kind(name, description, tuple(self._labels), **options)
+        return collector.labels(**self._labels)

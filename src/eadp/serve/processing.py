@@ -53,6 +53,7 @@ class PruningProcessor(VllmBase):
     def apply(self, inputs: Any, timing_ctx: Any) -> Any:
         own = dict(inputs.hf_processor_mm_kwargs)
         request = self._server.build_request(own.pop(SETTINGS_KEY, None))
+        self._server.check_processor_kwargs(own)
         media = sum(inputs.mm_data_items.get_count(modality, strict=False) for modality in self.modalities)
         if request.prunes and media:
             own[SETTINGS_KEY] = self._add_question(request, inputs.prompt).to_json()
@@ -65,9 +66,9 @@ class PruningProcessor(VllmBase):
         """
         if not request.reads_question:
             return replace(request, question="")
-        question = request.question or question_of(
-            torch.tensor(prompt), self.info.get_tokenizer(), self.info.get_hf_config()
-        )
+        tokenizer = self.info.get_tokenizer()
+        question = request.question or question_of(torch.tensor(prompt), tokenizer, self.info.get_hf_config())
+        self._server.check_question(question, lambda text: len(tokenizer(text).input_ids))
         if not question and not self.accepts_empty_question:
             raise ValueError(
                 f"the last user turn has no text, but {request.method.name} prunes by the question: add a question, "

@@ -50,7 +50,11 @@ class PruningModel(VllmBase):
         attention_available = is_attention_available(vllm_config.model_config.multimodal_config)
         self.eadp_settings = ServerSettings.from_config(self.config, self.processor.positions, attention_available)
         self.eadp_features = FeatureCache(self.eadp_settings.cache_mib << 20)
-        self.eadp_metrics = Metrics()
+        model_name = vllm_config.model_config.served_model_name
+        self.eadp_metrics = Metrics(
+            model_name[0] if isinstance(model_name, list) else model_name,
+            vllm_config.parallel_config.data_parallel_index,
+        )
         self.eadp_guide: Any = None
         self.eadp_word_guide: Any = None
         self.eadp_max_batch_tokens = vllm_config.scheduler_config.max_num_batched_tokens

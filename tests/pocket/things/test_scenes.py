@@ -9,9 +9,10 @@ import pytest
 
 from eadp.pocket.things import atlas
 from eadp.pocket.things.atlas import HANDS, STYLES, kinds, picture, writing
-from eadp.pocket.things.render import GRID, PATCH, render
+from eadp.pocket.things.render import GRID, PATCH, crop_five, render
 from eadp.pocket.things.scene import (
     GROUNDS,
+    LARGE_SIDE,
     LARGEST,
     MOST_THINGS,
     SIDE,
@@ -87,7 +88,7 @@ def test_scenes_have_the_sizes_and_grounds_that_are_promised():
     assert all(SMALLEST <= thing.size <= LARGEST for thing in things)
     assert sum(thing.size < SMALL for thing in things) > len(things) / 20
     assert {thing.word for thing in things} - {""} == set(WORDS)
-    assert all(0 <= edge <= 1 for thing in things for edge in thing.box)
+    assert all(0 <= edge <= 1 for scene in scenes for index in range(len(scene.things)) for edge in scene.box(index))
 
 
 def test_training_scenes_never_show_a_held_out_style_and_others_do():
@@ -124,7 +125,7 @@ def test_owners_are_the_things_that_patches_show(index):
 def test_pixels_change_only_inside_the_box_of_a_thing():
     scene = make_scene("test", 3)
     whole, without = render(scene), render(Scene(scene.things[:-1], scene.ground, scene.seed))
-    top, left, bottom, right = (round(edge * SIDE) for edge in scene.things[-1].box)
+    top, left, bottom, right = (round(edge * SIDE) for edge in scene.box(len(scene.things) - 1))
     changed = (whole.pixels != without.pixels).any(-1)
     assert changed[top:bottom, left:right].sum() > 50
     changed[top:bottom, left:right] = False
@@ -139,6 +140,21 @@ def test_a_thing_may_leave_the_image():
     assert gone.areas.tolist() == [0]
     assert np.array_equal(gone.pixels, render(Scene((), "noisy", (2,))).pixels)
     assert set(render(Scene((), "noisy", (2,))).owners.tolist()) == {-1}
+
+
+def test_a_large_scene_is_cut_into_the_whole_and_four_quarters():
+    scene = make_scene("test", 0, LARGE_SIDE)
+    assert scene.things != make_scene("test", 0).things
+    drawing = render(scene)
+    whole, *quarters = crop_five(drawing)
+    assert all(part.shape == (SIDE, SIDE, 3) for part in (whole, *quarters))
+    rows = [np.concatenate(quarters[start : start + 2], 1) for start in (0, 2)]
+    assert np.array_equal(np.concatenate(rows), drawing.pixels)
+    assert len(drawing.owners) == 4 * GRID * GRID
+    with pytest.raises(ValueError, match="only a scene of 384"):
+        crop_five(render(make_scene("test", 0)))
+    with pytest.raises(ValueError, match="192 or 384 pixels"):
+        make_scene("test", 0, 100)
 
 
 def test_unknown_splits_and_negative_numbers_are_errors():

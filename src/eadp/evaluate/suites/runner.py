@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,11 +12,12 @@ from statistics import fmean
 from eadp.evaluate.compare import percent_scale
 from eadp.evaluate.journal import Journal, Record
 from eadp.evaluate.loyalty import hard_samples, loyalty
-from eadp.evaluate.suites import die_with_parent, harness
+from eadp.evaluate.suites import harness
 from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.plan import SuitePlan
 from eadp.evaluate.suites.suite import Benchmark
 from eadp.method_spec import ALL_TOKENS, MethodSpec
+from eadp.utils.die_with_parent import die_with_parent
 
 POLL_SECONDS = 0.5
 """How often the progress of a harness is checked."""
@@ -128,7 +128,7 @@ def _run_harness(cell: Cell, command: list[str], on_progress: ProgressCallback) 
     log = cell.folder / "log.txt"
     with open(log, "ab") as file:
         process = subprocess.Popen(
-            [*_die_with_parent(), *command],
+            [*die_with_parent(signal.SIGKILL), *command],
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -146,11 +146,6 @@ def _run_harness(cell: Cell, command: list[str], on_progress: ProgressCallback) 
         raise ValueError(
             f"{cell.benchmark.harness} ended with {process.returncode}; {log} ends with: {_read_last_lines(log)}"
         )
-
-
-def _die_with_parent() -> list[str]:
-    """Return the prefix of a command that is killed when this process dies."""
-    return [sys.executable, "-I", die_with_parent.__file__, str(os.getpid())] if sys.platform == "linux" else []
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:

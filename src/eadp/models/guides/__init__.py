@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from eadp.models.guides.base import Guide
+from eadp.models.guides.base import Guide, tokenizer_of
 from eadp.models.guides.clip import CLIPGuide
 from eadp.models.guides.embedding import EmbeddingGuide
 from eadp.models.guides.loading import SIDECAR, checkpoint_of, load_clip, load_sidecar, load_siglip
 from eadp.models.guides.siglip import SiglipGuide
 
-__all__ = ["CLIPGuide", "EmbeddingGuide", "Guide", "SiglipGuide", "guide_for", "tower_guide_for"]
+__all__ = ["CLIPGuide", "EmbeddingGuide", "Guide", "SiglipGuide", "guide_for", "shared_guide_for", "tower_guide_for"]
 
 TOWER_FAMILIES = {"llava", "llava_next", "llava_next_video", "llava_onevision"}
 """Families whose visual tokens are one to one with states of a tower that has a text encoder."""
@@ -37,17 +38,47 @@ def guide_for(model: Any, processor: Any, checkpoint: str | None = None, *, sign
         ValueError: If a checkpoint is given for a model that needs none, or the right one is not known.
         OSError: If the checkpoint cannot be loaded.
     """
-    vision_config = getattr(model.config, "vision_config", None)
-    if model.config.model_type in TOWER_FAMILIES and vision_config and vision_config.model_type in LOADERS:
+    if _has_text_encoder(model):
         folder = getattr(model, "name_or_path", "")
         norm = _post_layernorm(model)
-        return tower_guide_for(vision_config, norm, folder, processor, checkpoint, sign=sign)
+        return tower_guide_for(model.config.vision_config, norm, folder, processor, checkpoint, sign=sign)
     if checkpoint is not None:
         raise ValueError(
             f"{model.config.model_type} is guided by its own input embeddings, so there is no text encoder to load "
             f"from checkpoint={checkpoint!r}: leave it out, or pass a guide of your own"
         )
     return EmbeddingGuide(model.get_input_embeddings(), processor, **({} if sign is None else {"sign": sign}))
+
+
+_shared: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Guide]] = WeakKeyDictionary()
+"""The guides of each model."""
+
+
+def shared_guide_for(model: Any, processor: Any, checkpoint: str | None = None) -> Guide:
+    """Return the guide for the model's family; the same one each time, as long as the model lives.
+
+    Args:
+        model: The model.
+        processor: As in `guide_for`.
+        checkpoint: As in `guide_for`.
+    """
+    guides = _shared.setdefault(model, {})
+    # A guide holds its processor's tokenizer and this part of the model, so their ids are not used again.
+    key = checkpoint, id(tokenizer_of(processor)), id(_shared_part(model))
+    if key not in guides:
+        guides[key] = guide_for(model, processor, checkpoint)
+    return guides[key]
+
+
+def _shared_part(model: Any) -> nn.Module:
+    """The part of a model that its guide shares."""
+    return _post_layernorm(model) if _has_text_encoder(model) else model.get_input_embeddings()
+
+
+def _has_text_encoder(model: Any) -> bool:
+    """Whether the model's vision tower was trained with a text encoder that can be loaded."""
+    vision_config = getattr(model.config, "vision_config", None)
+    return bool(model.config.model_type in TOWER_FAMILIES and vision_config and vision_config.model_type in LOADERS)
 
 
 def tower_guide_for(

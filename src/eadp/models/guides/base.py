@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from threading import Lock
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,6 +16,9 @@ from eadp.core import TextGuide, TextLayout
 Space = Literal["tower", "language"]
 
 REMEMBERED_QUESTIONS = 32
+
+_LOCK = Lock()
+"""Held while a guide moves to its model's device, or changes its cache: threads share guides."""
 
 
 class Guide(ABC):
@@ -48,17 +52,19 @@ class Guide(ABC):
         if not isinstance(question, str):
             raise TypeError(f"a question must be a string, got {type(question).__name__}")
         question = question.strip()
-        weight = self._follow_model()
-        key = (question, layout, self.sign, weight.device, weight.dtype, tensor_version(weight))
-        if key in self._encoded:
-            self._encoded.move_to_end(key)
-            return self._encoded[key]
+        with _LOCK:
+            weight = self._follow_model()
+            key = (question, layout, self.sign, weight.device, weight.dtype, tensor_version(weight))
+            if key in self._encoded:
+                self._encoded.move_to_end(key)
+                return self._encoded[key]
         # Not in inference mode, even if the caller is: the cached tensors may be used with autograd later.
         with torch.inference_mode(False), torch.no_grad():
             guide = self._encode(question, layout)
-        self._encoded[key] = guide
-        if len(self._encoded) > REMEMBERED_QUESTIONS:
-            self._encoded.popitem(last=False)
+        with _LOCK:
+            self._encoded[key] = guide
+            if len(self._encoded) > REMEMBERED_QUESTIONS:
+                self._encoded.popitem(last=False)
         return guide
 
     def forget(self) -> None:

@@ -43,7 +43,7 @@ def build_clip_text(vocabulary: int) -> ClipText:
     config = CLIPTextConfig(
         vocab_size=vocabulary,
         hidden_size=WIDTH,
-        intermediate_size=4 * WIDTH,
+        intermediate_size=2 * WIDTH,
         num_hidden_layers=TEXT_LAYERS,
         num_attention_heads=HEADS,
         projection_dim=WIDTH,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from eadp.pocket.things.scene import SIDE, Scene, sprite
+from eadp.pocket.things.scene import LARGE_SIDE, SIDE, Scene, sprite
 
 PATCH = 8
 GRID = SIDE // PATCH
@@ -30,8 +30,8 @@ class Drawing:
     """A rendered scene.
 
     Attributes:
-        pixels: SIDE×SIDE×3.
-        shown: SIDE×SIDE, the index of the thing that each pixel shows; −1 for the background.
+        pixels: side×side×3.
+        shown: side×side, the index of the thing that each pixel shows; −1 for the background.
         areas: Per thing, the number of pixels that it would show with nothing in front of it.
     """
 
@@ -52,27 +52,29 @@ class Drawing:
 
     @cached_property
     def owners(self) -> NDArray[np.int8]:
-        """GRID², the index of the thing that most of a patch's covered pixels show; −1 for none."""
-        blocks = self.shown.reshape(GRID, PATCH, GRID, PATCH).swapaxes(1, 2).reshape(GRID * GRID, PATCH * PATCH)
+        """Per patch, the index of the thing that most of its covered pixels show; −1 for none."""
+        grid = len(self.shown) // PATCH
+        blocks = self.shown.reshape(grid, PATCH, grid, PATCH).swapaxes(1, 2).reshape(grid * grid, PATCH * PATCH)
         number = len(self.areas) + 1
-        index = np.arange(GRID * GRID)[:, None] * number + blocks + 1
-        counts = np.bincount(index.ravel(), minlength=GRID * GRID * number).reshape(-1, number)[:, 1:]
+        index = np.arange(grid * grid)[:, None] * number + blocks + 1
+        counts = np.bincount(index.ravel(), minlength=grid * grid * number).reshape(-1, number)[:, 1:]
         if number == 1:
-            return np.full(GRID * GRID, -1, np.int8)
+            return np.full(grid * grid, -1, np.int8)
         return np.where(counts.max(1) >= OWNED_SHARE, counts.argmax(1), -1).astype(np.int8)
 
 
 def render(scene: Scene) -> Drawing:
     """Render a scene."""
     rng = np.random.default_rng((*scene.seed, 1))
-    canvas = _GROUNDS[scene.ground](rng).astype(np.uint16)
+    side = scene.side
+    canvas = _GROUNDS[scene.ground](rng, side).astype(np.uint16)
     _draw_distractors(canvas, rng)
-    shown = np.full((SIDE, SIDE), -1, np.int8)
+    shown = np.full((side, side), -1, np.int8)
     areas = np.zeros(len(scene.things), np.int64)
     for number, thing in enumerate(scene.things):
         pixels = sprite(thing)
         top, left = max(thing.y, 0), max(thing.x, 0)
-        pixels = pixels[top - thing.y : max(SIDE - thing.y, 0), left - thing.x : max(SIDE - thing.x, 0)]
+        pixels = pixels[top - thing.y : max(side - thing.y, 0), left - thing.x : max(side - thing.x, 0)]
         if not pixels.size:
             continue
         region = (slice(top, top + pixels.shape[0]), slice(left, left + pixels.shape[1]))
@@ -84,46 +86,59 @@ def render(scene: Scene) -> Drawing:
     return Drawing(np.minimum(canvas, 255).astype(np.uint8), shown, areas)
 
 
-def _plain(rng: np.random.Generator) -> NDArray[np.int64]:
+def crop_five(drawing: Drawing) -> tuple[NDArray[np.uint8], ...]:
+    """Cut a large scene as LLaVA-NeXT does: the whole, reduced to SIDE×SIDE, and its four quarters.
+
+    Raises:
+        ValueError: If the scene is not large.
+    """
+    if len(drawing.pixels) != LARGE_SIDE:
+        raise ValueError(f"only a scene of {LARGE_SIDE} pixels is cut into five, got {len(drawing.pixels)}")
+    whole = np.asarray(drawing.image.resize((SIDE, SIDE), Image.Resampling.BOX))
+    halves = (slice(None, SIDE), slice(SIDE, None))
+    return (whole, *(drawing.pixels[rows, columns] for rows in halves for columns in halves))
+
+
+def _plain(rng: np.random.Generator, side: int) -> NDArray[np.int64]:
     base = rng.integers(40, 220) + rng.integers(-30, 31, 3)
-    slope = np.arange(SIDE) * rng.integers(-40, 41) // SIDE
-    return np.clip(base + slope[:, None, None] + np.zeros((SIDE, SIDE, 1), np.int64), 0, 255)
+    slope = np.arange(side) * rng.integers(-40, 41) // side
+    return np.clip(base + slope[:, None, None] + np.zeros((side, side, 1), np.int64), 0, 255)
 
 
-def _cloudy(rng: np.random.Generator) -> NDArray[np.int64]:
+def _cloudy(rng: np.random.Generator, side: int) -> NDArray[np.int64]:
     """Smooth blobs of two or more colours."""
     cells = int(rng.integers(3, 16))
     small = rng.integers(30, 226, (cells, cells, 3))
     small = (small + rng.integers(60, 200, 3)) // 2
-    image = Image.fromarray(small.astype(np.uint8)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    image = Image.fromarray(small.astype(np.uint8)).resize((side, side), Image.Resampling.BICUBIC)
     return np.asarray(image, np.int64)
 
 
-def _noisy(rng: np.random.Generator) -> NDArray[np.int64]:
+def _noisy(rng: np.random.Generator, side: int) -> NDArray[np.int64]:
     strength = int(rng.integers(10, 45))
-    grain = rng.integers(-strength, strength + 1, (SIDE, SIDE, 1))
-    return np.clip(_plain(rng) + grain, 0, 255)
+    grain = rng.integers(-strength, strength + 1, (side, side, 1))
+    return np.clip(_plain(rng, side) + grain, 0, 255)
 
 
-def _striped(rng: np.random.Generator) -> NDArray[np.int64]:
+def _striped(rng: np.random.Generator, side: int) -> NDArray[np.int64]:
     """Stripes or checks, in any of eight directions."""
     period = int(rng.integers(6, 40))
     across, down = ((1, 0), (0, 1), (1, 1), (1, -1), (2, 1), (1, 2), (2, -1), (1, -2))[rng.integers(8)]
-    along = np.arange(SIDE)
+    along = np.arange(side)
     stripes = (along[None] * across + along[:, None] * down) // period % 2
     if rng.random() < 0.4:
         stripes = stripes ^ ((along[None] * -down + along[:, None] * across) // period % 2)
     strength = rng.integers(8, 50, 3)
-    return np.clip(_plain(rng) + (2 * stripes[..., None] - 1) * strength, 0, 255)
+    return np.clip(_plain(rng, side) + (2 * stripes[..., None] - 1) * strength, 0, 255)
 
 
-def _photo(rng: np.random.Generator) -> NDArray[np.int64]:
+def _photo(rng: np.random.Generator, side: int) -> NDArray[np.int64]:
     """A part of a photograph, enlarged, mirrored or turned, darker or lighter, sometimes with exchanged colours."""
     tile = _photos()[rng.integers(len(_photos()))]
-    side = int(rng.integers(80, PHOTO_SIDE + 1))
-    top, left = rng.integers(PHOTO_SIDE - side + 1, size=2)
-    image = Image.fromarray(tile[top : top + side, left : left + side])
-    crop = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BICUBIC), np.int64)
+    part = int(rng.integers(80, PHOTO_SIDE + 1))
+    top, left = rng.integers(PHOTO_SIDE - part + 1, size=2)
+    image = Image.fromarray(tile[top : top + part, left : left + part])
+    crop = np.asarray(image.resize((side, side), Image.Resampling.BICUBIC), np.int64)
     crop = np.rot90(crop, int(rng.integers(4)))
     if rng.random() < 0.3:
         crop = crop[..., rng.permutation(3)]
@@ -143,10 +158,11 @@ def _photos() -> NDArray[np.uint8]:
 
 def _draw_distractors(canvas: NDArray[np.uint16], rng: np.random.Generator) -> None:
     """Draw a few bars, discs and dots in any colour, half transparent or not, that no question asks about."""
+    side = len(canvas)
     for _ in range(rng.integers(0, 6)):
         high, wide = ((3, 40), (40, 3), (6, 6), (24, 24), (12, 30))[rng.integers(5)]
-        high, wide = (max(2, side * int(rng.integers(50, 151)) // 100) for side in (high, wide))
-        top, left = rng.integers(0, SIDE - high), rng.integers(0, SIDE - wide)
+        high, wide = (max(2, edge * int(rng.integers(50, 151)) // 100) for edge in (high, wide))
+        top, left = rng.integers(0, side - high), rng.integers(0, side - wide)
         patch = canvas[top : top + high, left : left + wide]
         colour = rng.integers(0, 256, 3)
         share = int(rng.integers(20, 81))

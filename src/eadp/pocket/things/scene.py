@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -14,6 +14,9 @@ from eadp.pocket.things.atlas import STYLES, Kind, font_count, kinds, picture, w
 
 SIDE = 192
 """Width and height of a scene in pixels."""
+
+LARGE_SIDE = 2 * SIDE
+"""Width and height of a large scene, which is read as five images: see `render.crop_five`."""
 
 SIGN = -1
 """The number of a sign, where other things have the number of their kind."""
@@ -110,13 +113,6 @@ class Thing:
         return self.x + self.width / 2, self.y + self.height / 2
 
     @property
-    def box(self) -> Box:
-        """Top, left, bottom, right, as shares of the image."""
-        edges = (self.y, self.x, self.y + self.height, self.x + self.width)
-        top, left, bottom, right = (min(max(edge / SIDE, 0.0), 1.0) for edge in edges)
-        return top, left, bottom, right
-
-    @property
     def is_held_out(self) -> bool:
         """Whether training never shows a thing of this kind in this style."""
         return self.kind != SIGN and self.style in kinds()[self.kind].held_out
@@ -130,28 +126,45 @@ class Scene:
         things: The things, from back to front.
         ground: The kind of background, one of `GROUNDS`.
         seed: The seed of everything else: texture, crop of the photograph, distractors.
+        side: Width and height in pixels.
     """
 
     things: tuple[Thing, ...]
     ground: str
     seed: tuple[int, ...]
+    side: int = SIDE
+
+    def box(self, index: int) -> Box:
+        """Return the box of a thing, hidden parts included."""
+        thing = self.things[index]
+        edges = (thing.y, thing.x, thing.y + thing.height, thing.x + thing.width)
+        top, left, bottom, right = (min(max(edge / self.side, 0.0), 1.0) for edge in edges)
+        return top, left, bottom, right
 
 
-def make_scene(split: Split, index: int) -> Scene:
+def make_scene(split: Split, index: int, side: int = SIDE) -> Scene:
     """Make scene number `index` of a split. The split is part of the seed, so that splits never share a scene.
 
+    Args:
+        split: The split.
+        index: The number of the scene, from 0.
+        side: `SIDE`, or `LARGE_SIDE` for a scene with twice as many things of the same sizes.
+
     Raises:
-        ValueError: If there is no such split, or the index is negative.
+        ValueError: If there is no such split or side, or the index is negative.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     if index < 0:
         raise ValueError(f"scenes are numbered from 0, got {index}")
-    seed = (20, SPLITS.index(split), index)
+    if side not in (SIDE, LARGE_SIDE):
+        raise ValueError(f"a scene has {SIDE} or {LARGE_SIDE} pixels along each side, got {side}")
+    scale = side // SIDE
+    seed = (20, SPLITS.index(split), index) if scale == 1 else (20, SPLITS.index(split), index, scale)
     rng = np.random.default_rng(seed)
-    wanted = int(rng.integers(FEWEST_THINGS, MOST_THINGS + 1))
+    wanted = scale * int(rng.integers(FEWEST_THINGS, MOST_THINGS + 1))
     signs = int(rng.choice(MOST_SIGNS + 1, p=(0.4, 0.4, 0.2)))
-    sketches = [_sketch_thing(rng, kind, wanted, split) for kind in _choose_kinds(rng, wanted - signs)]
+    sketches = [_sketch_thing(rng, kind, wanted // scale, split) for kind in _choose_kinds(rng, wanted - signs)]
     for colour in rng.permutation(len(SIGN_COLOURS))[:signs]:
         sketches.append(_sketch_sign(rng, tuple(SIGN_COLOURS)[colour]))
     # Large things are placed first: they find room, and small ones are not lost behind them.
@@ -159,9 +172,9 @@ def make_scene(split: Split, index: int) -> Scene:
     placed: list[Thing] = []
     covered: list[float] = []
     for sketch in sketches:
-        _place(rng, sketch, placed, covered)
+        _place(rng, sketch, side, placed, covered)
     ground = GROUNDS[int(rng.choice(len(GROUNDS), p=(0.1, 0.2, 0.15, 0.15, 0.4)))]
-    return Scene(tuple(placed), ground, seed)
+    return Scene(tuple(placed), ground, seed, side)
 
 
 @lru_cache(maxsize=2048)
@@ -240,19 +253,16 @@ def _sketch_sign(rng: np.random.Generator, colour: str) -> Thing:
     return Thing(SIGN, str(rng.integers(font_count())), int(rng.integers(20, 31)), word=word, colour=colour)
 
 
-def _place(rng: np.random.Generator, sketch: Thing, placed: list[Thing], covered: list[float]) -> None:
+def _place(rng: np.random.Generator, sketch: Thing, side: int, placed: list[Thing], covered: list[float]) -> None:
     """Put a thing in front of those that are already placed, unless no try leaves enough of them visible."""
     high, wide = sprite(sketch).shape[:2]
-    if high >= SIDE or wide >= SIDE:
-        return
     for _ in range(TRIES):
-        x, y = int(rng.integers(0, SIDE - wide)), int(rng.integers(0, SIDE - high))
+        x, y = int(rng.integers(0, side - wide)), int(rng.integers(0, side - high))
         shares = [_covered_share(other, x, y, wide, high) for other in placed]
         limits = (0.1 if other.kind == SIGN else MOST_COVERED for other in placed)
         if all(old + new <= limit for old, new, limit in zip(covered, shares, limits, strict=True)):
             covered[:] = [old + new for old, new in zip(covered, shares, strict=True)] + [0.0]
-            fields = (sketch.kind, sketch.style, sketch.size, x, y, sketch.angle, sketch.mirrored)
-            placed.append(Thing(*fields, sketch.word, sketch.colour))
+            placed.append(replace(sketch, x=x, y=y))
             return
 
 

@@ -1,0 +1,163 @@
+"""Greedy selection of all blocks in one loop of torch operations, for devices without Triton (XPU, MPS, NPU).
+
+Each step picks one token of every block, so the number of operations does not depend on the number of blocks. Nothing
+is read back to the host. Gains are computed again at each step, a slice of the candidates at a time, so that the
+scratch memory stays below the size of the matrix.
+
+Sums are in float64. Where a device has no float64, they are compensated sums in float32: each product is split into a
+leading part, whose sum is exact, and the rest. The two sums are kept apart, and gains are compared by both.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eadp.core import ties
+from eadp.core.similarity import highest_precision
+from eadp.core.solution import BlockSolution
+
+SCRATCH_SHARE = 0.5
+"""Size of the scratch memory as a share of the similarity matrices."""
+
+CHECK_INTERVAL = 64
+"""Picks between two checks whether every block has reached its coverage. A check waits for the device."""
+
+
+class _Gains(NamedTuple):
+    """Gains as the unevaluated sum of two numbers. The second is 0 in float64."""
+
+    high: Tensor
+    low: Tensor
+
+    @property
+    def value(self) -> Tensor:
+        return self.high + self.low
+
+    def below(self, which: Tensor) -> Tensor:
+        """Return how much smaller each gain is than the one at index `which` (B×1), for each block."""
+        return (self.high.gather(1, which) - self.high) + (self.low.gather(1, which) - self.low)
+
+
+class _GainSums:
+    """Computes gain(u) = Σ_j w_j · max(0, S_uj − C_j) of all candidates, a slice of them at a time."""
+
+    def __init__(self, matrices: Tensor, weights: Tensor, noise: Tensor, largest_term: Tensor) -> None:
+        blocks, n, _ = matrices.shape
+        self.matrices, self.weights, self.noise = matrices, weights, noise
+        self.is_exact = weights.dtype == torch.float64
+        buffers = 1 if self.is_exact else 2
+        rows = int(SCRATCH_SHARE * n * matrices.element_size() / (buffers * weights.element_size()))
+        self.rows = max(1, rows)
+        self.scratch = weights.new_empty(buffers, blocks, self.rows, n)
+        self.largest_term = largest_term
+
+    def compute(self, covered: Tensor) -> tuple[_Gains, Tensor]:
+        """Return the gains (B×N), and whether a candidate raises any column by more than rounding (B×N)."""
+        high, low, rises = [], [], []
+        largest_terms = []
+        for start in range(0, self.matrices.shape[1], self.rows):
+            part = self.matrices[:, start : start + self.rows]
+            scratch = self.scratch[:, :, : part.shape[1]]
+            rise = torch.sub(part, covered[:, None], out=scratch[0]).clamp_min_(0)
+            rises.append(rise.amax(dim=2) > self.noise)
+            if self.is_exact:
+                high.append(torch.bmm(rise, self.weights[:, :, None])[:, :, 0])
+                continue
+            terms = rise.mul_(self.weights[:, None])
+            largest_terms.append(terms.amax(dim=(1, 2)))
+            # Adding and subtracting a large power of two leaves the leading bits, few enough for an exact sum.
+            split = self._splitter()[:, None, None]
+            leading = torch.add(terms, split, out=scratch[1]).sub_(split)
+            high.append(leading.sum(dim=2))
+            low.append(terms.sub_(leading).sum(dim=2))
+        if largest_terms:
+            # Terms only fall, so this also bounds those of the next step.
+            self.largest_term = torch.stack(largest_terms).amax(dim=0)
+        sums = torch.cat(high, dim=1)
+        rest = torch.cat(low, dim=1) if low else torch.zeros_like(sums)
+        is_real = torch.cat(rises, dim=1)
+        return _Gains(sums.where(is_real, 0.0), rest.where(is_real, 0.0)), is_real
+
+    def _splitter(self) -> Tensor:
+        """The smallest power of two that no sum of N terms exceeds."""
+        bound = (self.largest_term * self.matrices.shape[1]).clamp_min(torch.finfo(torch.float32).tiny)
+        return torch.exp2(torch.log2(bound).ceil() + 1)
+
+
+def solve_facility(
+    matrices: Tensor,
+    weights: Tensor,
+    sizes: Tensor,
+    limits: Tensor,
+    goal: Tensor | None,
+    most: int,
+    *,
+    precision: torch.dtype | None = None,
+) -> BlockSolution:
+    """Maximize the facility location objective of every block greedily.
+
+    Args:
+        matrices: B×N×N, the similarities of each block; 0 beyond the block's size.
+        weights: B×N.
+        sizes: B, the number of tokens of each block.
+        limits: B, the maximum number of picks of each block.
+        goal: 2 numbers (a, b): a block is done once F reaches a · F(all tokens) + b · F(first pick), or nothing is left
+            to gain. None to make `limits` picks, whatever they gain.
+        most: The largest of the limits.
+        precision: float64, or float32 for compensated sums. None for what the device has.
+
+    Returns:
+        The picks of each block.
+    """
+    precision = highest_precision(matrices.device) if precision is None else precision
+    blocks, n, _ = matrices.shape
+    is_token = torch.arange(n, device=matrices.device) < sizes[:, None]
+    weights = weights.to(precision).where(is_token, 0.0)
+    lowest, highest = torch.aminmax(matrices, dim=1)
+    full = (weights * highest).sum(dim=1)
+    is_valid = (lowest >= 0).all(dim=1) & (weights >= 0).all(dim=1) & (full > 0) & (full < math.inf)
+    noise = ties.ROUNDING_NOISE * highest.to(precision).where(weights > 0, 0.0).amax(dim=1)
+    covered = torch.zeros_like(weights).masked_fill_(~(weights > 0), math.inf)
+    sums = _GainSums(matrices, weights, noise[:, None], (weights * highest).amax(dim=1))
+
+    is_out = ~is_token
+    order = torch.zeros(blocks, most, dtype=torch.long, device=weights.device)
+    gains = weights.new_zeros(blocks, most)
+    count = torch.zeros(blocks, dtype=torch.long, device=weights.device)
+    tie_loss, reached, enough = (weights.new_zeros(blocks) for _ in range(3))
+    block_index = torch.arange(blocks, device=weights.device)
+    for step in range(most):
+        candidates, _ = sums.compute(covered)
+        best = candidates.value.masked_fill(is_out, -math.inf).argmax(dim=1, keepdim=True)
+        below = candidates.below(best).masked_fill_(is_out, math.inf)
+        best = below.argmin(dim=1, keepdim=True)
+        below = candidates.below(best).masked_fill_(is_out, math.inf)
+        best_gain = candidates.value.gather(1, best)
+        best_row = matrices[block_index, best[:, 0]]
+        raised = (weights * (best_row - covered > noise[:, None])).sum(dim=1, keepdim=True)
+        is_copy = best_row >= best_row.gather(1, best) - noise[:, None]
+        tied = (below <= ties.TIE_MARGIN * best_gain) | (is_copy & (below <= noise[:, None] * raised))
+        pick = tied.int().argmax(dim=1)
+        row = matrices[block_index, pick].to(weights)
+        gain = ((row - covered).clamp_min_(0) * weights).sum(dim=1).where(best_gain[:, 0] > 0, 0.0)
+        is_active = step < limits
+        if goal is not None:
+            is_active = is_active & (best_gain[:, 0] > 0) & ((reached < enough) if step else True)
+        order[:, step] = pick
+        gains[:, step] = gain.where(is_active, 0.0)
+        count += is_active
+        reached += gains[:, step]
+        tie_loss += (best_gain[:, 0] - gain).clamp_min_(0).where(is_active, 0.0)
+        is_out = is_out.scatter(1, pick[:, None], is_active[:, None] | is_out.gather(1, pick[:, None]))
+        covered = torch.where(is_active[:, None], torch.maximum(covered, row), covered)
+        if goal is not None:
+            if step == 0:
+                enough = goal[0] * full + goal[1] * gains[:, 0]
+            if step % CHECK_INTERVAL == CHECK_INTERVAL - 1 and not is_active.any():
+                break
+    remaining = sums.compute(covered)[0].value.masked_fill(is_out, 0.0)
+    return BlockSolution(order, gains, remaining, full.where(is_valid, math.nan), count, tie_loss, noise)

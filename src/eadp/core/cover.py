@@ -1,0 +1,103 @@
+"""Facility location over the blocks of an image as one batch, whose results stay on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from eadp.core.backends import DEVICE_BACKENDS, choose_backend
+from eadp.core.batched import solve_facility
+from eadp.core.block_layout import BlockLayout
+from eadp.core.similarity import block_similarity
+from eadp.core.solution import BlockSolution, Solution
+
+
+@dataclass(frozen=True)
+class BlockCover:
+    """Which tokens of each block were picked. Nothing here waits for the device.
+
+    Attributes:
+        layout: Where the blocks lie among the tokens.
+        solution: The picks of each block.
+        quotas: B, int32, the number of picks of each block.
+        total: K, the number of picks of all blocks together.
+        weights: B×N, the weights of each block.
+        is_even: B, true for blocks whose weights are all 0. They are covered evenly, by weights of 1.
+    """
+
+    layout: BlockLayout
+    solution: BlockSolution
+    quotas: Tensor
+    total: int
+    weights: Tensor
+    is_even: Tensor
+
+    @cached_property
+    def indices(self) -> Tensor:
+        """K, the picked tokens of all blocks, sorted."""
+        order, largest = self.solution.order, self.layout.largest
+        is_pick = torch.arange(order.shape[1], device=order.device) < self.quotas[:, None]
+        # What is no pick marks a place beyond the tokens.
+        places = order.where(is_pick, largest)
+        is_kept = torch.zeros(len(order), largest + 1, dtype=torch.bool, device=order.device)
+        is_kept = is_kept.scatter_(1, places, True)[:, :largest]
+        first = self.layout.blocks[0].start
+        return self.layout.unstack(is_kept).sort(descending=True, stable=True).indices[: self.total] + first
+
+    def read(self) -> tuple[list[Solution], list[bool]]:
+        """Read back the picks of each block, and whether its weights were all 0. This waits for the device."""
+        return self.solution.read(self.weights), self.is_even.tolist()
+
+
+def cover_blocks(
+    features: Tensor,
+    weights: Tensor,
+    blocks: Sequence[slice],
+    quotas: Sequence[int] | Tensor,
+    total: int | None = None,
+    *,
+    backend: str = "auto",
+) -> BlockCover:
+    """Pick Q_p tokens of each block p by facility location, all blocks at once, without waiting for the device.
+
+    Input that is not finite does not raise here: `solution.full_objective` is then NaN for its block.
+
+    Args:
+        features: N×d.
+        weights: N, the weight of each token.
+        blocks: The range of token indices of each block; one follows the other.
+        quotas: Q_p, the number of tokens to pick in each block; as a tensor, if only the device knows.
+        total: The sum of the quotas. Needed only if they are a tensor.
+        backend: `triton`, `torch`, or `auto` for the device's own.
+
+    Returns:
+        The picks.
+    """
+    chosen = choose_backend(backend, features.device)
+    if chosen not in DEVICE_BACKENDS:
+        raise ValueError(f"only {' and '.join(DEVICE_BACKENDS)} work on all blocks at once, not {chosen!r}")
+    layout = BlockLayout.of(blocks, features.device)
+    if isinstance(quotas, Tensor):
+        if total is None:
+            raise ValueError("quotas on the device need total=, their sum")
+        limits, most = quotas.int(), min(total, layout.largest)
+    else:
+        total, most = sum(quotas), max(quotas)
+        limits = torch.tensor(list(quotas), dtype=torch.int32, device=features.device)
+    stacked_weights = layout.stack(weights.detach())
+    is_even = ~stacked_weights.any(dim=1)
+    stacked_weights = stacked_weights.masked_fill(is_even[:, None], 1)
+    stacked = layout.stack(features)
+    if chosen == "triton":
+        from eadp.core.triton.facility import solve
+
+        matrices = block_similarity(stacked)
+        solution = solve(matrices, stacked_weights, layout.sizes_on_device, limits, None, most, symmetric=True)
+    else:
+        matrices = block_similarity(stacked, None if layout.is_regular else layout.is_token)
+        solution = solve_facility(matrices, stacked_weights, layout.sizes_on_device, limits, None, most)
+    return BlockCover(layout, solution, limits, total, stacked_weights, is_even)

@@ -1,0 +1,87 @@
+"""Launches, waits and copies of the core's functions on a device: none depends on K or on the number of blocks."""
+
+import pytest
+import torch
+from helpers.pretend_device import on_device, pretend_device, read
+
+from eadp import core
+from eadp.core import cover
+from eadp.core.cover import cover_blocks
+
+pytest.importorskip("triton", reason="Triton is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # The interpreter multiplies what the kernel masks.
+
+GRID = (2, 3)
+CASES = {"one image": 1, "five crops": 5, "64 frames": 64}
+
+
+def inputs(blocks):
+    g = torch.Generator().manual_seed(blocks)
+    n = GRID[0] * GRID[1]
+    features, words = torch.randn(blocks * n, 8, generator=g), torch.randn(5, 8, generator=g)
+    return features, words, [slice(i * n, (i + 1) * n) for i in range(blocks)]
+
+
+def select(features, words, blocks, keep, backend="auto"):
+    """Score the tokens, smooth and sharpen the map, and pick `keep` tokens of each block."""
+    scored = core.relevance(features, words, words.mean(0), blocks=blocks, wait=False)
+    weights = core.polarize(core.smooth_maps(scored.score, [GRID] * len(blocks)), 2.0)
+    return cover_blocks(features, weights, blocks, [keep] * len(blocks), backend=backend).indices
+
+
+def count(blocks, keep, backend="auto"):
+    features, words, ranges = inputs(blocks)
+    with pretend_device() as counts:
+        indices = select(*on_device((features, words)), ranges, keep, backend)
+    scored = core.relevance(features, words, words.mean(0), blocks=ranges)
+    weights = core.polarize(core.smooth_maps(scored.score, [GRID] * blocks), 2.0)
+    expected = core.facility_location_by_quota(features, weights, ranges, [keep] * blocks).indices
+    assert read(indices).tolist() == expected.sort().values.tolist()
+    return counts
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_selection_never_waits_for_the_device(case):
+    counts = count(CASES[case], 2)
+    assert not counts.waits, counts.describe()
+    assert counts.copies.total() <= 2, counts.describe()
+
+
+def test_launches_depend_neither_on_the_budget_nor_on_the_number_of_blocks():
+    launches = {(blocks, keep): count(blocks, keep).launches.total() for blocks in (2, 5) for keep in (1, 3)}
+    assert len(set(launches.values())) == 1, launches
+
+
+@pytest.mark.parametrize("blocks", [2, 5])
+def test_the_torch_path_has_one_loop_for_all_blocks(blocks):
+    one, more = (count(blocks, keep, "torch") for keep in (1, 2))
+    assert not more.waits, more.describe()
+    per_pick = more.launches.total() - one.launches.total()
+    assert per_pick == count(3, 2, "torch").launches.total() - count(3, 1, "torch").launches.total()
+
+
+def test_a_value_that_is_read_back_is_counted_as_a_wait(monkeypatch):
+    """The control: one `.item()` put into the path, and the test of waits fails and names the line."""
+    similarity = cover.block_similarity
+
+    def read_back(*arguments):
+        matrices = similarity(*arguments)
+        matrices.amax().item()
+        return matrices
+
+    monkeypatch.setattr(cover, "block_similarity", read_back)
+    counts = count(1, 2)
+    assert counts.waits.total() == 1
+    assert next(iter(counts.waits)).startswith("core/cover.py:")
+
+
+def test_reading_the_results_of_all_blocks_waits_at_most_twice():
+    features, _, ranges = inputs(5)
+    weights = torch.rand(len(features), generator=torch.Generator().manual_seed(0))
+    with pretend_device() as counts:
+        found = core.facility_location_by_quota(*on_device((features, weights)), ranges, [2, 0, 3, 1, 6])
+    expected = core.facility_location_by_quota(features, weights, ranges, [2, 0, 3, 1, 6])
+    assert counts.waits.total() <= 2, counts.describe()
+    assert read(found.indices).tolist() == expected.indices.tolist()
+    assert found.coverage == pytest.approx(expected.coverage)
+    assert found.bound == pytest.approx(expected.bound)

@@ -1,0 +1,153 @@
+"""The parts of the training for the world of things: windows, captions, contrasts, and the stage that joins them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from rich.progress import Progress
+
+from eadp.pocket.things.atlas import kinds
+from eadp.pocket.things.model import build_tower
+from eadp.pocket.things.render import GRID, PATCH, render
+from eadp.pocket.things.scene import SIGN, WORDS, make_scene
+from training.things import clip, recipe, tower
+from training.things.atlas import read_list
+from training.things.text import END, PADDING, START, encode_captions, world_tokenizer
+from training.things.windows import (
+    NO_WORD,
+    NOTHING,
+    SIGN_LABEL,
+    WINDOWS_PER_SCENE,
+    draw_scenes,
+    draw_windows,
+    drop_background,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return world_tokenizer()
+
+
+def test_the_list_of_things_is_that_of_the_atlas():
+    assert [(entry.name, entry.category) for entry in read_list()] == [(kind.name, kind.category) for kind in kinds()]
+
+
+def test_labels_of_a_scene_say_what_its_patches_show():
+    batch = draw_scenes("validation", 0, 2)
+    for row in range(2):
+        scene = make_scene("validation", row)
+        drawing = render(scene)
+        assert torch.equal((batch.pixels[row] * 255).round().byte(), torch.from_numpy(drawing.pixels).permute(2, 0, 1))
+        for patch, owner in enumerate(drawing.owners):
+            thing = scene.things[owner] if owner >= 0 else None
+            label = NOTHING if thing is None else SIGN_LABEL if thing.kind == SIGN else thing.kind
+            assert batch.labels[row, patch] == label
+            assert batch.words[row, patch] == (WORDS.index(thing.word) if label == SIGN_LABEL else NO_WORD)
+            assert bool(batch.held_out[row, patch]) == (thing is not None and thing.is_held_out)
+            if thing is not None:
+                own = torch.tensor([(patch % GRID + 0.5) * PATCH, (patch // GRID + 0.5) * PATCH])
+                centre = own + PATCH * batch.offsets[row, patch]
+                torch.testing.assert_close(centre, torch.tensor(thing.centre, dtype=torch.float32))
+
+
+def test_windows_are_parts_of_their_scene():
+    windows, scenes = draw_windows("validation", 3, 2), draw_scenes("validation", 3, 2)
+    for row in range(2 * WINDOWS_PER_SCENE):
+        whole, positions = row // WINDOWS_PER_SCENE, windows.positions[row]
+        assert torch.equal(windows.labels[row], scenes.labels[whole, positions])
+        down, across = divmod(int(positions[0]), GRID)
+        part = scenes.pixels[whole, :, down * PATCH : down * PATCH + 64, across * PATCH : across * PATCH + 64]
+        assert torch.equal(windows.pixels[row], part)
+        assert (windows.labels[row] != NOTHING).any()
+
+
+def test_dropping_background_keeps_all_things():
+    batch = draw_windows("train", 0, 4)
+    kept, keep = drop_background(batch, 40)
+    assert keep.shape == kept.labels.shape == (16, 40)
+    shown = [(labels != NOTHING).sum().clamp(max=40) for labels in batch.labels]
+    assert [(labels != NOTHING).sum() for labels in kept.labels] == shown
+    assert torch.equal(kept.positions, batch.positions.gather(1, keep))
+
+
+def test_the_encoder_of_windows_agrees_with_the_tower():
+    """On a whole scene, it is what LLaVA reads: hidden state −2, and CLIP's last norm."""
+    torch.manual_seed(0)
+    model, batch = build_tower().eval(), draw_scenes("validation", 0, 1)
+    with torch.no_grad():
+        mean, std = (torch.tensor(value).view(3, 1, 1) for value in (tower.OPENAI_CLIP_MEAN, tower.OPENAI_CLIP_STD))
+        hidden = model((batch.pixels - mean) / std, output_hidden_states=True).hidden_states
+        torch.testing.assert_close(hidden[-1], hidden[-2])
+        expected = model.post_layernorm(hidden[-2])
+        torch.testing.assert_close(tower.encode(model, batch.pixels, batch.positions), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_every_name_and_word_of_the_world_is_one_token_per_word(tokenizer):
+    for text in (*(kind.name for kind in kinds()), *WORDS):
+        tokens = tokenizer.tokenize(f" {text}")
+        assert len(tokens) == len(text.replace("-", " - ").split()), tokens
+
+
+def test_captions_are_encoded_as_clip_does(tokenizer):
+    ids = encode_captions(tokenizer, ["An owl.", "", "the duck " * 60])
+    assert ids.shape == (3, 77)
+    assert (ids[:, 0] == START).all()
+    assert ids[1].tolist() == [START, END] + 75 * [PADDING]
+    assert int(ids[2, -1]) == END
+    assert clip.is_word(ids).sum(1).tolist() == [len(tokenizer.tokenize("An owl.")), 0, 75]
+
+
+def test_late_interaction_is_the_mean_of_the_best_cosines():
+    torch.manual_seed(0)
+    tokens, patches = F.normalize(torch.randn(2, 4, 8), dim=-1), F.normalize(torch.randn(3, 5, 8), dim=-1)
+    words = torch.tensor([[False, True, True, False], [False, True, True, True]])
+    found = clip.late_interaction(tokens, words, patches)
+    for caption in range(2):
+        for image in range(3):
+            best = [max(float(t @ p) for p in patches[image]) for t in tokens[caption][words[caption]]]
+            assert found[caption, image].item() == pytest.approx(np.mean(best), abs=1e-6)
+
+
+def test_a_contrast_is_low_for_true_pairs_only():
+    right, wrong = torch.eye(4), torch.eye(4).roll(1, 0)
+    scale = torch.tensor(3.0)
+    assert clip._contrast(right, scale) < 1e-3 < 5 < clip._contrast(wrong, scale)
+
+
+def test_the_tally_counts_votes_of_things_and_not_of_single_patches():
+    batch = draw_windows("validation", 0, 2)
+    heads = tower.PatchHeads()
+    tally = tower.Tally()
+    with torch.no_grad():
+        heads.linear.weight.zero_()
+        heads.linear.bias.zero_()
+        heads.linear.bias[NOTHING] = 1.0
+        tower.tally_patches(tally, heads, torch.zeros(8, 65, 160), batch)
+    measures = tally.percentages()
+    assert measures["nothing"] == 100
+    assert measures["patches"] == measures["things"] == 0
+
+
+@pytest.mark.slow
+def test_the_vision_stage_runs_resumes_and_keeps_its_curve(tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(recipe, "WINDOWS", 8)
+    monkeypatch.setattr(recipe, "SCENES", 2)
+    monkeypatch.setattr(recipe, "VALIDATION_SCENES", 4)
+    monkeypatch.setattr(recipe, "VALIDATION_BATCH", 4)
+    with Progress(disable=True) as progress:
+        recipe.Recipe(tmp_path, progress, steps=4).vision(train=True)
+        resumed = recipe.Recipe(tmp_path, progress, steps=4)
+        resumed.vision(train=True)
+    lines = [json.loads(line) for line in (tmp_path / "vision.curve.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4]
+    assert {"things", "patches", "pooled", "late", "pointing", "loss_label"} <= set(lines[0])
+    trained = recipe.Recipe(tmp_path, progress)
+    before = trained.tower.embeddings.patch_embedding.weight.clone()
+    trained.vision(train=False)
+    assert not torch.equal(trained.tower.embeddings.patch_embedding.weight, before)
