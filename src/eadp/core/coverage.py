@@ -55,7 +55,8 @@ def greedy_coverage(
         checks.finite(name, given)
         if given.shape != (total,) or bool((given < 0).any()):
             raise ValueError(f"{name} must have one value of at least 0 for each of the {total} candidates")
-    noise = ties.ROUNDING_NOISE * values.abs().max()
+    # Rows differ in scale: a value is rounded relative to its own row.
+    noise = ties.ROUNDING_NOISE * values.abs().amax(dim=0)
     covered = values.new_zeros(values.shape[1])
     closed = values.new_zeros(total)
     order = torch.empty(keep, dtype=torch.long, device=values.device)
