@@ -185,7 +185,7 @@ def test_a_chain_with_eadp() -> None:
 @pytest.mark.parametrize("family", ["llava", "qwen3_vl"])
 def test_every_method_before_may_have_one_inside_after_it(family: str, name: str) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
-    before = get_method(name, keep=0.5)
+    before = get_method(name, keep=0.5).with_exact_count()
     options: dict[str, Any] = {"guide": guide_of(family, type(before)), "question": "Which one?"}
     recording = Recording(of=method("sparsevlm", 2))
     with eadp.attach(model, method=[before, recording], **options) as pruned:

@@ -40,6 +40,7 @@ from eadp.core.similarity import (
     token_similarity,
 )
 from eadp.core.smoothing import polarize, smooth, smooth_maps
+from eadp.core.temporal import facility_location_over_time
 from eadp.core.types import (
     Box,
     Grid,
@@ -84,6 +85,7 @@ __all__ = [
     "facility_location",
     "facility_location_by_coverage",
     "facility_location_by_quota",
+    "facility_location_over_time",
     "greedy_coverage",
     "largest_grid",
     "max_min",
