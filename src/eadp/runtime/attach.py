@@ -200,6 +200,9 @@ def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str 
         return get_method(method, preset=preset, family=family, **settings)
     if preset is not None:
         raise TypeError(f"a preset goes with a method's name: method={method.name!r}, preset={preset!r}")
+    if any(settings.get(name) is not None for name in BUDGETS):
+        # The one budget replaces the other.
+        settings = {name: None for name in BUDGETS if name in method.settings} | settings
     return method.with_settings(**settings)
 
 
@@ -253,6 +256,7 @@ class Pruned:
                 if not self._unpad:
                     self.adapter.keep_padding(self._hooks, self._processor)
                 self._pruning.prepare(self._hooks, self._settings)
+                self._pruning.prepare(self._hooks, self.settings)
                 self._pruning.install(self._hooks)
                 self._hooks.override(self.adapter.base, MARK, self)
             except BaseException:
@@ -328,7 +332,8 @@ class Pruned:
             ValueError: If a setting is not supported.
             TypeError: If a setting is given where it cannot apply.
         """
-        self._settings = self._changed(self._settings, changes)
+        with _LOCK:
+            self._settings = self._changed(self._settings, changes)
 
     @contextmanager
     def using(self, **changes: Any) -> Iterator[Pruned]:
