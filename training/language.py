@@ -213,7 +213,7 @@ def choose_patches(owners: Tensor, count: int, guided: bool) -> Tensor:
     priority = torch.rand(owners.shape)
     if guided:
         shown = owners >= 0
-        one_hot = F.one_hot(owners.clamp(min=0), MAX_THINGS) * shown[..., None]
+        one_hot = F.one_hot(owners.clamp(min=0)) * shown[..., None]
         first = (priority[..., None] * one_hot).argmax(1)
         priority = priority + 0.4 * shown
         priority = priority.scatter_add(1, first, one_hot.amax(1) * 2.0)

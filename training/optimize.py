@@ -79,30 +79,34 @@ class Optimizer:
         self.parameters = matrices + rest
         self.lr, self.steps = lr, steps
 
-    def step(self, loss: Tensor, number: int) -> None:
-        """Take one step. The learning rate rises during the warm-up, stays, and falls to 0 over the last third."""
+    def step(self, number: int) -> None:
+        """Take one step with the gradients that were accumulated, and clear them.
+
+        The learning rate rises during the warm-up, stays, and falls to 0 over the last third.
+        """
         lr = self.lr * min(1.0, (number + 1) / WARM_UP, 3 * (self.steps - number) / self.steps)
-        for part in self.parts:
-            part.zero_grad(set_to_none=True)
-            for group in part.param_groups:
-                group["lr"] = lr
-        loss.backward()
         distributed.average_gradients(self.parameters)
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = lr
             part.step()
+            part.zero_grad(set_to_none=True)
 
 
 class Stage:
     """One stage of the training.
 
-    `run` calls `step(number)`, which returns the losses, shows them, and saves checkpoints. A finished stage is loaded
+    `run` calls `step(number)`, which returns the losses, shows them, and saves checkpoints. With `accumulate`, a step
+    is that many batches, which are numbered through, and takes the mean of their gradients. A finished stage is loaded
     and skipped; an interrupted one continues from its last checkpoint. Every step has its own seed, so that an
     interrupted run ends with the same weights as an uninterrupted one.
     """
 
-    def __init__(self, name: str, folder: Path, modules: dict[str, nn.Module], steps: int, lr: float) -> None:
-        self.name, self.modules, self.steps = name, modules, steps
+    def __init__(
+        self, name: str, folder: Path, modules: dict[str, nn.Module], steps: int, lr: float, accumulate: int = 1
+    ) -> None:
+        self.name, self.modules, self.steps, self.accumulate = name, modules, steps, accumulate
         self.optimizer = Optimizer(list(modules.values()), lr, steps)
         self.file = folder / f"{name}.safetensors"
         self.curve = folder / f"{name}.curve.jsonl"
@@ -118,7 +122,7 @@ class Stage:
 
         Args:
             progress: Where to show the progress.
-            step: Takes the number of a step and returns its losses. The one named "right" is shown, but not minimised.
+            step: Takes the number of a batch and returns its losses. The one named "right" is shown, but not minimised.
             every: Save a checkpoint after this many steps.
             measure: Measures the modules on validation data. The first worker calls it at every checkpoint, and
                 appends a line with the losses, the measures and the CPU time of this worker to the learning curve.
@@ -129,10 +133,13 @@ class Stage:
         sums: dict[str, float] = {}
         for number in range(start, self.steps):
             torch.manual_seed(distributed.size() * number + distributed.rank())
-            losses = step(number)
-            self.optimizer.step(sum((losses[name] for name in losses if name != "right"), torch.zeros(())), number)
-            for name, loss in losses.items():
-                sums[name] = 0.95 * sums.get(name, loss.item()) + 0.05 * loss.item()
+            for part in range(self.accumulate):
+                losses = step(number * self.accumulate + part)
+                loss = sum((losses[name] for name in losses if name != "right"), torch.zeros(()))
+                (loss / self.accumulate).backward()
+                for name, value in losses.items():
+                    sums[name] = 0.95 * sums.get(name, value.item()) + 0.05 * value.item()
+            self.optimizer.step(number)
             shown = " ".join(f"{name} {value:.3f}" for name, value in sums.items())
             progress.update(task, advance=1, description=f"{self.name}: {shown}")
             if distributed.rank() == 0 and ((number + 1) % every == 0 or number + 1 == self.steps):

@@ -19,8 +19,12 @@ def main() -> None:
         "--workers", type=int, default=2, help="number of processes; the same number gives the same weights"
     )
     parser.add_argument("--steps", type=int, help="steps of each stage, for a shorter or a longer training")
+    parser.add_argument(
+        "--warm-start", action="store_true", help="start from the results in training/things/results, not from nothing"
+    )
     options = parser.parse_args()
-    distributed.run(options.workers, run_stages, tuple(options.only or STAGES), options.out, options.steps)
+    stages = tuple(options.only or STAGES)
+    distributed.run(options.workers, run_stages, stages, options.out, options.steps, options.warm_start)
 
 
 if __name__ == "__main__":

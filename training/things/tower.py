@@ -32,7 +32,7 @@ class PatchHeads(nn.Module):
 
 
 def encode(tower: CLIPVisionModel, pixels: Tensor, positions: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Encode windows or scenes with the layers that LLaVA reads, up to the tower's last norm.
+    """Encode windows or scenes with the layers that LLaVA reads, without the cost of the last layer.
 
     Args:
         tower: The vision tower.
@@ -41,7 +41,7 @@ def encode(tower: CLIPVisionModel, pixels: Tensor, positions: Tensor, keep: Tens
         keep: B×n, the patches of the windows to encode; None for all.
 
     Returns:
-        B×(1+n)×d, CLS first: post_layernorm of hidden state −2.
+        B×(1+n)×d, hidden state −2, CLS first. CLIP compares it with words after `tower.post_layernorm`.
     """
     embeddings = tower.embeddings
     patches = embeddings.patch_embedding((pixels - _MEAN) / _STD).flatten(2).mT
@@ -53,7 +53,7 @@ def encode(tower: CLIPVisionModel, pixels: Tensor, positions: Tensor, keep: Tens
     hidden = tower.pre_layrnorm(hidden)
     for layer in tower.encoder.layers[:-1]:
         hidden = layer(hidden, attention_mask=None)
-    return tower.post_layernorm(hidden)
+    return hidden
 
 
 def patch_losses(heads: PatchHeads, normed: Tensor, batch: Patches) -> dict[str, Tensor]:

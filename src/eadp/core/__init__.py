@@ -39,6 +39,7 @@ from eadp.core.similarity import (
     token_similarity,
 )
 from eadp.core.smoothing import polarize, smooth, smooth_maps
+from eadp.core.temporal import facility_location_over_time
 from eadp.core.types import (
     Box,
     Grid,
@@ -83,6 +84,7 @@ __all__ = [
     "facility_location",
     "facility_location_by_coverage",
     "facility_location_by_quota",
+    "facility_location_over_time",
     "largest_grid",
     "max_min",
     "max_min_by_quota",

@@ -161,3 +161,86 @@ def solve_facility(
                 break
     remaining = sums.compute(covered)[0].value.masked_fill(is_out, 0.0)
     return BlockSolution(order, gains, remaining, full.where(is_valid, math.nan), count, tie_loss, noise)
+
+
+def solve_dpp(matrices: Tensor, sizes: Tensor, limits: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Pick tokens of every block by greedy MAP inference of a DPP.
+
+    Args:
+        matrices: B×N×N, the kernels of the blocks.
+        sizes: B, the number of tokens of each block.
+        limits: B, the number of picks of each block; not used, since later picks do not change earlier ones.
+        most: The largest of the limits.
+
+    Returns:
+        The picks in order, B×K, and their unexplained variances. Undefined beyond a block's limit.
+    """
+    matrices = matrices.to(highest_precision(matrices.device))
+    blocks, n, _ = matrices.shape
+    is_token = torch.arange(n, device=matrices.device) < sizes[:, None]
+    block_index = torch.arange(blocks, device=matrices.device)
+    variance = matrices.diagonal(dim1=1, dim2=2)
+    unexplained = variance.masked_fill(~is_token, -math.inf)
+    factor = matrices.new_zeros(blocks, most, n)
+    order = torch.zeros(blocks, most, dtype=torch.long, device=matrices.device)
+    gains = matrices.new_zeros(blocks, most)
+    for step in range(most):
+        rounding = ties.ROUNDING_NOISE * (step + 1)
+        # What rounding alone could leave counts as 0; −∞ marks tokens that were picked.
+        is_real = (unexplained > 0) & (unexplained > rounding * variance)
+        candidates = unexplained.where(is_real | unexplained.isneginf(), 0.0)
+        best_gain, best = candidates.max(dim=1, keepdim=True)
+        own = variance.gather(1, best)
+        is_copy = matrices[block_index, best[:, 0]] ** 2 >= (1 - 2 * ties.ROUNDING_NOISE) ** 2 * variance * own
+        pick = _first_tied(candidates, best_gain, rounding * own, is_copy)
+        gain = candidates.gather(1, pick)
+        order[:, step : step + 1] = pick
+        gains[:, step : step + 1] = gain
+        row = matrices[block_index, pick[:, 0]]
+        if step:
+            earlier = factor[:, :step]
+            shares = earlier.gather(2, pick[:, None].expand(-1, step, -1)).mT
+            row = row - torch.bmm(shares, earlier)[:, 0]
+        row = torch.where(gain > 0, row / gain.where(gain > 0, 1.0).sqrt(), 0.0)
+        factor[:, step] = row
+        unexplained = (unexplained - row**2).scatter(1, pick, -math.inf)
+    return order, gains
+
+
+def solve_max_min(matrices: Tensor, sizes: Tensor, limits: Tensor, most: int, noise: float) -> tuple[Tensor, Tensor]:
+    """Pick tokens of every block that are far apart.
+
+    Args:
+        matrices: B×N×N, the distances within each block.
+        sizes: B, the number of tokens of each block.
+        limits: B, the number of picks of each block; not used, since later picks do not change earlier ones.
+        most: The largest of the limits.
+        noise: How much rounding can change a distance.
+
+    Returns:
+        The picks in order, B×K, and their distances. Undefined beyond a block's limit.
+    """
+    matrices = matrices.to(highest_precision(matrices.device))
+    blocks, n, _ = matrices.shape
+    is_token = torch.arange(n, device=matrices.device) < sizes[:, None]
+    block_index = torch.arange(blocks, device=matrices.device)
+    is_neighbour = is_token[:, None] & ~torch.eye(n, dtype=torch.bool, device=matrices.device)
+    nearest = matrices.where(is_neighbour, math.inf).amin(dim=2)
+    order = torch.zeros(blocks, most, dtype=torch.long, device=matrices.device)
+    gains = matrices.new_zeros(blocks, most)
+    for step in range(most):
+        nearest = nearest.where(is_token, -math.inf)
+        candidates = nearest.where((nearest > noise) | nearest.isneginf(), 0.0)
+        best_gain, best = candidates.max(dim=1, keepdim=True)
+        is_copy = matrices[block_index, best[:, 0]] <= noise
+        pick = _first_tied(candidates, best_gain, noise, is_copy)
+        order[:, step : step + 1] = pick
+        gains[:, step : step + 1] = candidates.gather(1, pick)
+        row = matrices[block_index, pick[:, 0]]
+        nearest = (torch.minimum(nearest, row) if step else row).scatter(1, pick, -math.inf)
+    return order, gains
+
+
+def _first_tied(candidates: Tensor, best_gain: Tensor, rounding: Tensor | float, is_copy: Tensor) -> Tensor:
+    """Return the lowest index of each block that ties with its best candidate, B×1."""
+    return ties.find_ties(candidates, best_gain, rounding, is_copy).int().argmax(dim=1, keepdim=True)

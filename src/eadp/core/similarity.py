@@ -132,6 +132,11 @@ def token_cosine(features: Tensor) -> Tensor:
     return token_similarity(features.detach().to(highest_precision(features.device))).mul_(2).sub_(1)
 
 
+def block_cosine(features: Tensor) -> Tensor:
+    """Compute `token_cosine` of each of B blocks (B×N×d) at once, without waiting for the device."""
+    return block_similarity(features.detach().to(highest_precision(features.device))).mul_(2).sub_(1)
+
+
 @dataclass(frozen=True)
 class LazySimilarity:
     """The matrix of `token_similarity` without the matrix: rows are computed on demand.

@@ -1,0 +1,90 @@
+"""Stages after the vision stage: a frozen language model learns, by a LoRA, to answer questions from visual tokens."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor, nn, tensor
+from transformers import LlamaForCausalLM, LlavaConfig
+from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
+
+from eadp.pocket.things.model import build_tower
+from eadp.pocket.things.questions import KINDS, Question, View, make_question
+from training.language import gather_tokens
+from training.things.lora import Lora
+from training.things.packing import Packer, answer_losses, right_answers
+from training.things.tower import Tally
+from training.things.visual_words import VisualWords
+from training.things.windows import Patches
+
+EASY = ("existence", "small", "place", "group", "reading")
+"""The kinds of questions that come first: what is there, and what is at a place."""
+
+QUESTIONS_PER_SCENE = 4
+TRIES = 40
+"""Questions that are tried for a scene before it stays with fewer."""
+
+
+class Reader:
+    """A language model with what it needs to answer questions about scenes.
+
+    Args:
+        model: The language model. It is frozen.
+        tokenizer: Its tokenizer.
+    """
+
+    def __init__(self, model: LlamaForCausalLM, tokenizer: Any) -> None:
+        self.model = model
+        self.lora = Lora(model)
+        self.lora.attach(model)
+        self.words = VisualWords(model.model.embed_tokens, tokenizer)
+        self.packer = Packer(tokenizer)
+        # A copy: LLaVA's configuration changes the one of its language model.
+        config = LlavaConfig(vision_config=build_tower().config, text_config=deepcopy(model.config))
+        self.projector: nn.Module = LlavaMultiModalProjector(config)
+
+    def noisy_words(self, batch: Patches, keep: Tensor) -> Tensor:
+        """Return the visual words of the kept patches of whole scenes, with noise, B×n×d."""
+        targets = self.words.targets([view.scene for view in batch.views], batch.owners)
+        return self.words.add_noise(gather_tokens(targets, keep))
+
+    def losses(
+        self, visual: Tensor, keep: Tensor, batch: Patches, kinds: tuple[str, ...], seed: int
+    ) -> dict[str, Tensor]:
+        """Compute the loss of the answers to some questions of the given kinds."""
+        rng = np.random.default_rng((5, seed))
+        text = self.packer.pack([draw_questions(view, rng, kinds) for view in batch.views])
+        return answer_losses(self.packer.answer_logits(self.model, visual, keep, text), text)
+
+    def projection_loss(self, features: Tensor, batch: Patches) -> Tensor:
+        """Compute the error of the projector as a share of the variance. Things and background have the same weight."""
+        target = self.words.targets([view.scene for view in batch.views], batch.owners)
+        error = F.mse_loss(self.projector(features), target, reduction="none").mean(-1)
+        shown = batch.owners >= 0
+        return (error[shown].mean() + error[~shown].mean()) / target.var()
+
+    def tally_answers(self, tally: Tally, visual: Tensor, keep: Tensor, batch: Patches, seed: int) -> None:
+        """Count right answers, by kind and over all kinds (`all`)."""
+        rng = np.random.default_rng((7, seed))
+        questions = [draw_questions(view, rng, KINDS) for view in batch.views]
+        text = self.packer.pack(questions)
+        right = right_answers(self.packer.answer_logits(self.model, visual, keep, text), text)
+        for asked, correct in zip(questions, right, strict=True):
+            for question, known in zip(asked, correct, strict=True):
+                tally.count(question.kind, tensor(known))
+                tally.count("all", tensor(known))
+
+
+def draw_questions(view: View, rng: np.random.Generator, kinds: tuple[str, ...]) -> list[Question]:
+    """Draw different questions about a scene, of random kinds."""
+    questions: dict[str, Question] = {}
+    for _ in range(TRIES):
+        question = make_question(view, rng, kinds[int(rng.integers(len(kinds)))])
+        if question is not None:
+            questions[question.text] = question
+        if len(questions) == QUESTIONS_PER_SCENE:
+            break
+    return list(questions.values())

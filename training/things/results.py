@@ -1,0 +1,80 @@
+"""The results of finished stages, a few megabytes each: `python -m training.things.results --out FOLDER` stores them.
+
+A result has the weights in half precision, without the state of the optimizer, and the learning curve beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from eadp.pocket.things.model import TOWER_LAYERS
+
+FOLDER = Path(__file__).parent / "results"
+UNTRAINED = f"tower.encoder.layers.{TOWER_LAYERS - 1}."
+"""The last layer of the tower, which stays the identity and is not stored."""
+
+
+def store(out: Path, folder: Path = FOLDER) -> list[Path]:
+    """Store the results of all stages that have a checkpoint in `out`, with their curves and the tokenizer.
+
+    Returns:
+        The files of the weights.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = []
+    for checkpoint in sorted(out.glob("*.safetensors")):
+        with safe_open(checkpoint, "pt") as saved:
+            names = [name for name in saved.keys() if not name.startswith(("optimizer.", UNTRAINED))]  # noqa: SIM118
+            tensors = {name: saved.get_tensor(name).half().contiguous() for name in names}
+            metadata = saved.metadata()
+        stored.append(folder / checkpoint.name)
+        save_file(tensors, stored[-1], metadata)
+        curve = checkpoint.with_suffix(".curve.jsonl")
+        if curve.exists():
+            shutil.copy(curve, folder / curve.name)
+    if (out / "tokenizer" / "tokenizer.json").exists():
+        shutil.copytree(out / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
+    return stored
+
+
+def load(stage: str, modules: dict[str, nn.Module], folder: Path = FOLDER) -> None:
+    """Load the result of a stage into its modules.
+
+    Raises:
+        FileNotFoundError: If there is no such result.
+        ValueError: If it does not fit the modules.
+    """
+    file = folder / f"{stage}.safetensors"
+    if not file.exists():
+        raise FileNotFoundError(f"the {stage} stage has no result in {folder}: train it first")
+    tensors = load_file(file)
+    for name, module in modules.items():
+        own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+        missing, unexpected = module.load_state_dict(own, strict=False)
+        lacking = [key for key in missing if not f"{name}.{key}".startswith(UNTRAINED)]
+        if lacking or unexpected:
+            raise ValueError(f"{file} does not fit the {name}: it lacks {lacking} and has {unexpected} in excess")
+
+
+def load_tokenizer(folder: Path = FOLDER) -> PreTrainedTokenizerFast | None:
+    """Load the tokenizer that the stored text encoder was trained with; None if there is none."""
+    stored = folder / "tokenizer"
+    return PreTrainedTokenizerFast.from_pretrained(stored) if stored.exists() else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.things.results", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("out/things"), help="folder with checkpoints and curves")
+    for file in store(parser.parse_args().out):
+        print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
