@@ -24,6 +24,7 @@ Where to find the equations of the EADP paper:
 from eadp.core import trace
 from eadp.core.blocks import facility_location_by_coverage, facility_location_by_quota
 from eadp.core.cells import even_cells, largest_grid, regular_cells
+from eadp.core.coverage import greedy_coverage
 from eadp.core.density import density_peaks, density_scores
 from eadp.core.diversity import OrderedPicks, dpp, dpp_by_quota, max_min, max_min_by_quota
 from eadp.core.facility import FacilityLocationResult, coverage_of, facility_location
@@ -85,6 +86,7 @@ __all__ = [
     "facility_location_by_coverage",
     "facility_location_by_quota",
     "facility_location_over_time",
+    "greedy_coverage",
     "largest_grid",
     "max_min",
     "max_min_by_quota",

@@ -59,6 +59,15 @@ class FamilyGeometry(ABC):
         """Whether each token of an image is one row before the projector, for families that project row by row."""
         return True
 
+    def padding(self, call: VisionCall, layouts: Sequence[ImageLayout]) -> Sequence[Tensor | None]:
+        """Find the tokens of each image that show only padding: N booleans; None where images are not padded.
+
+        Args:
+            call: The call of the vision side, with its pixels.
+            layouts: The layouts of its images.
+        """
+        return [None] * len(layouts)
+
     def arrange(self, layout: ImageLayout, cells: Tensor) -> Tensor:
         """Arrange values of tower cells as the model arranges its features: crops×cells×c → N×c."""
         return layout.arrange(cells)

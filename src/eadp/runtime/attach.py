@@ -39,7 +39,7 @@ _LOCK = RLock()
 _using: ContextVar[Mapping[Pruned, Settings]] = ContextVar("eadp_using", default=MappingProxyType({}))
 """The settings of `Pruned.using` in this thread."""
 
-GATHERED = {"text", "vision_attention", "tower_rows", "pixels"}
+GATHERED = {"text", "word_embeddings", "vision_attention", "tower_rows", "tower_features", "pixels", "padding"}
 """What a method that prunes before the language model may need."""
 
 
@@ -78,6 +78,7 @@ def attach(
         coverage: The coverage that the kept tokens must reach, for methods that have this setting.
         preset: A named set of the method's settings for this model: "paper" or "published" of EADP.
         guide: Brings text to the visual tokens; or the checkpoint (name or path) of the text encoder to use for it.
+            A method that needs word embeddings uses it only if it compares in the language model's space.
         question: The question of the prompts, or a function that reads it from the ids of a prompt. Default: the text
             of the last user turn.
         positions: "keep": kept tokens keep their positions and coordinates. "renumber": positions have no gaps, inside
@@ -144,7 +145,7 @@ def _resolve_settings(model: nn.Module, adapter: FamilyAdapter, processor: Any, 
         positions = getattr(adapter.config, "eadp_positions", None)
     if before is not None and (more := sorted(before.needs - GATHERED)):
         raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
-    text = _resolve_guide(model, processor, guide, before) if before is not None and "text" in before.needs else None
+    text = None if before is None else _resolve_guide(model, processor, guide, before)
     return Settings(before, inside, text, question, positions, budget_over, newlines, arguments)
 
 
@@ -157,7 +158,7 @@ def _resolve_methods(
         if isinstance(method, InsideMethod):
             return None, method
         if isinstance(method, BeforeMethod):
-            return method, None
+            return method.for_family(family), None
         raise TypeError(f"a method is a BeforeMethod or an InsideMethod, which {type(method).__name__} is not")
     if preset is not None:
         raise TypeError("a preset is for one method named by its name, not for a list of methods")
@@ -168,7 +169,7 @@ def _resolve_methods(
             "a list of methods is one that prunes before the language model and one that prunes inside it, "
             f"such as [EADP(keep=128), PyramidDrop()]; got {[each.name for each in method]}"
         )
-    return method[0], method[1]
+    return method[0].for_family(family), method[1]
 
 
 def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str | None, family: str) -> Method:
@@ -179,14 +180,21 @@ def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str 
     return method.with_settings(**settings)
 
 
-def _resolve_guide(model: nn.Module, processor: Any, guide: Guide | str | None, method: Method) -> Guide:
-    if guide is not None and not isinstance(guide, str):
+def _resolve_guide(model: Any, processor: Any, guide: Guide | str | None, method: Method) -> Guide | None:
+    """Return the guide of a method; None if the method reads no text."""
+    from eadp.models.guides import EmbeddingGuide, shared_guide_for
+
+    by_words = "word_embeddings" in method.needs
+    if not by_words and "text" not in method.needs:
+        return None
+    if guide is not None and not isinstance(guide, str) and (not by_words or guide.space == "language"):
         return guide
     if processor is None:
-        raise ValueError(f"{method.name} reads the question: give attach the processor, or a guide")
-    from eadp.models.guides import shared_guide_for
-
-    return shared_guide_for(model, processor, checkpoint=guide)
+        kind = "a guide from the language model's embeddings" if by_words else "a guide"
+        raise ValueError(f"{method.name} reads the question: give attach the processor, or {kind}")
+    if by_words:
+        return EmbeddingGuide(model.get_input_embeddings(), processor)
+    return shared_guide_for(model, processor, checkpoint=guide if isinstance(guide, str) else None)
 
 
 class Pruned:

@@ -20,7 +20,7 @@ from eadp.models.geometry import FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders
 from eadp.models.vision_call import EncodedImage, VisionCall
 from eadp.runtime.masks import Mask, valid_columns
-from eadp.runtime.vision import encoded_images, needs_received, recorded_layers
+from eadp.runtime.vision import encoded_images, needs_pixels, needs_received, recorded_layers
 from eadp.runtime.vision_recorder import VISION_CALL, check_recorded
 
 PIXELS = ("pixel_values", "pixel_values_videos")
@@ -173,7 +173,7 @@ class VisionCapture:
                 "mm_encoder_outputs from before eadp.attach do not say what their images were; encode the images again"
             )
         layers = recorded_layers(self.adapter, self.method)
-        check_recorded(call, layers, needs_received(self.adapter, self.method), "pixels" in self.method.needs)
+        check_recorded(call, layers, needs_received(self.adapter, self.method), needs_pixels(self.method))
         return call
 
     def _is_placeholder(self, modality: str) -> Tensor:

@@ -17,7 +17,7 @@ from eadp.models.vision_call import VisionCall
 from eadp.runtime.attachment import Attachment
 from eadp.runtime.hooks import Hooks
 from eadp.runtime.probe import AttentionProbe, Report
-from eadp.runtime.vision import TowerRecording, recorded_layers
+from eadp.runtime.vision import TowerRecording, needs_pixels, recorded_layers
 
 VISION_CALL = "_eadp_vision_call"
 """Set on the output of the vision side: its `VisionCall`."""
@@ -94,7 +94,7 @@ class VisionRecorder:
             if (features := getattr(output, "pooler_output", None)) is not None:
                 arguments = dict(signature.bind(*args, **kwargs).arguments)
                 pixels = arguments.pop("pixel_values" if modality == "image" else "pixel_values_videos")
-                kept = pixels if "pixels" in method.needs else None
+                kept = pixels if needs_pixels(method) else None
                 lengths = tokens_per_entry(features)
                 call = VisionCall(modality, arguments, tuple(pixels.shape), lengths, tower.recorded(), kept)
                 object.__setattr__(output, VISION_CALL, call)
