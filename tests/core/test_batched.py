@@ -25,6 +25,26 @@ def test_facility_location_has_the_picks_of_numba(precision, largest):
             torch.testing.assert_close(found.gains[block, :keep].double(), expected.gains, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("selection", ["dpp", "max_min"])
+def test_blocks_of_different_sizes_are_each_solved_by_themselves(selection):
+    problems = [make_problem(seed, 30) for seed in range(21)]
+    features = torch.cat([each.features.new_zeros(len(each.features), 12) for each in problems])
+    blocks, start = [], 0
+    for each in problems:
+        n, d = each.features.shape
+        features[start : start + n, :d] = each.features
+        blocks.append(slice(start, start + n))
+        start += n
+    quotas = [each.keep if which % 5 else 0 for which, each in enumerate(problems)]
+    weights = torch.cat([each.weights for each in problems])
+    if selection == "dpp":
+        both = [core.dpp_by_quota(features, weights, blocks, quotas, backend=each) for each in ("numba", "torch")]
+    else:
+        both = [core.max_min_by_quota(features, blocks, quotas, backend=each) for each in ("numba", "torch")]
+    assert both[0].indices.tolist() == both[1].indices.tolist()
+    torch.testing.assert_close(both[0].gains, both[1].gains, atol=1e-9, rtol=1e-6)
+
+
 def test_plain_float32_sums_would_pick_other_tokens():
     """The control of the compensated sums: gains that differ by 1e-5, which decides, are lost in a sum of float32."""
     n = 3000

@@ -55,6 +55,7 @@ def test_warmup_compiles_everything_once(tmp_path):
         core.facility_location_by_quota(features, weights, [slice(0, 20)], [5])
         core.facility_location_by_coverage(features, weights, [slice(0, 9), slice(9, 20)], 0.5)
         core.facility_location(core.token_similarity(features.double()), weights, 5)
+        core.facility_location_over_time(features, weights, 5, 2, 7)
         core.dpp_by_quota(features, weights, [slice(0, 20)], [5])
         core.max_min_by_quota(features, [slice(0, 20)], [5])
         print([name for name, each in vars(kernels).items() if hasattr(each, "stats") and each.stats.cache_misses])

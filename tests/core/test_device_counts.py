@@ -62,16 +62,16 @@ def test_the_torch_path_has_one_loop_for_all_blocks(blocks):
 
 def test_a_value_that_is_read_back_is_counted_as_a_wait(monkeypatch):
     """The control: one `.item()` put into the path, and the test of waits fails and names the line."""
-    similarity = cover.block_similarity
+    choose_backend = cover.choose_backend
+    reads = []
 
-    def read_back(*arguments):
-        matrices = similarity(*arguments)
-        matrices.amax().item()
-        return matrices
+    def read_back(requested, device):
+        reads.append(torch.ones(1, device=device).item())
+        return choose_backend(requested, device)
 
-    monkeypatch.setattr(cover, "block_similarity", read_back)
+    monkeypatch.setattr(cover, "choose_backend", read_back)
     counts = count(1, 2)
-    assert counts.waits.total() == 1
+    assert len(reads) == counts.waits.total() == 1
     assert next(iter(counts.waits)).startswith("core/cover.py:")
 
 

@@ -46,6 +46,7 @@ def test_density_scores_by_hand() -> None:
     # Points 0 and 1 are equally dense, and the lower index counts as denser.
     assert density_scores(points, 2).tolist() == pytest.approx([dense * 3, dense * 1, sparse * 2])
     assert density_peaks(points, 2, neighbours=2).centres.tolist() == [0, 1]
+    assert density_scores(points[:0], 2).tolist() == []
 
 
 def test_only_clips_have_frames() -> None:

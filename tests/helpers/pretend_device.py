@@ -254,9 +254,10 @@ def pretend_device() -> Iterator[Counts]:
         patch.setattr(torch, "tensor", _tensor_maker(torch.tensor))
         patch.setattr(torch, "as_tensor", _tensor_maker(torch.as_tensor))
         if eadp.core.backends.has_triton():
-            from eadp.core.triton import facility
+            from eadp.core.triton import diversity, facility, similarity
 
-            patch.setattr(facility, "launch", _launch)
+            for module in (diversity, facility, similarity):
+                patch.setattr(module, "launch", _launch)
         _counts = Counts()
         try:
             with _Mode():

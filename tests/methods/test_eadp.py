@@ -9,7 +9,7 @@ from helpers import oracle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eadp import EADP, TextGuide, VisualTokens, methods
+from eadp import EADP, TextGuide, VisualTokens, core, methods
 from eadp.methods.eadp import PUBLISHED
 
 
@@ -341,3 +341,48 @@ def test_an_image_that_the_text_does_not_tell_apart_is_covered_evenly():
     picked = EADP(keep=5).select(blank, text)
     assert "covered evenly" in picked.notes[0]
     assert picked.order.tolist() == oracle.facility_location(oracle.similarity(tokens.features), np.ones(64), 5)[0]
+
+
+def clip(seed=0, frames=4):
+    tokens, text = scene(((4, 4),) * frames, seed=seed)
+    return dataclasses.replace(tokens, is_clip=True), text
+
+
+def test_time_covers_a_clip_as_a_whole():
+    tokens, text = clip()
+    method = EADP(keep=20, time=2)
+    picked = method.select(tokens, text)
+    weights = method.relevance(tokens, text).polarized
+    expected = core.facility_location_over_time(tokens.features, weights, 4, 2, 20)
+    assert picked.order.tolist() == expected.indices.tolist()
+    assert (len(picked), sum(picked.quotas)) == (20, 20)
+    assert (picked.coverage, picked.bound) == (expected.coverage, expected.bound)
+    assert min(EADP(keep=20, time=2, per_frame=4).select(tokens, text).quotas) >= 4
+    by_coverage = EADP(coverage=0.6, time=2).select(tokens, text)
+    assert by_coverage.coverage >= 0.6 - 1e-5
+
+
+def test_time_changes_nothing_on_an_image():
+    tokens, text = scene(((4, 4), (4, 4)))
+    assert EADP(keep=9, time=2).select(tokens, text).order.tolist() == EADP(keep=9).select(tokens, text).order.tolist()
+
+
+def test_time_on_a_clip_keeps_more_of_it_represented_than_frame_by_frame():
+    """By its own objective, at the same budget."""
+    tokens, text = clip()
+    still = dataclasses.replace(tokens, features=tokens.features[:16].repeat(4, 1))
+    assert EADP(keep=8, time=2).select(still, text).coverage > EADP(keep=8).select(still, text).coverage
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"time": 2, "selection": "dpp"}, "time= needs selection='facility_location'"),
+        ({"per_frame": 2}, "per_frame= needs time="),
+        ({"time_decay": 0.1}, "time_decay= needs time="),
+        ({"time": -1}, "time"),
+    ],
+)
+def test_time_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        EADP(keep=8, **settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 import transformers as hf
 from helpers import tiny
 from helpers.manual_pruning import answers
+from helpers.prompts import CLIPS
 from PIL import Image
 
 import eadp
 from eadp.models.guides import EmbeddingGuide
+from eadp.models.llava_video import convert
 
 QUESTION = "Where is the red cup?"
 CHATTING = tuple(family for family in tiny.FAMILIES if family not in ("llava_next_video", "smolvlm"))
@@ -123,6 +126,27 @@ def test_as_many_tokens_as_a_share_of_the_image_takes() -> None:
         assert all(selection.coverage >= coverage for selection in pruned.last)
         kept[coverage] = [len(selection) for selection in pruned.last]
     assert all(few < many for few, many in zip(*kept.values(), strict=True))
+
+
+@pytest.mark.parametrize("family", [*CLIPS, "llava_video"])
+def test_clips_are_covered_over_time(family: str) -> None:
+    """One budget per clip, other gains than frame by frame, and at least one token of each frame."""
+    base = "llava_onevision" if family == "llava_video" else family
+    model, processor = tiny.model(base), tiny.processor("llava_next" if base == "llava_next_video" else base)
+    guide = EmbeddingGuide(model.get_input_embeddings(), processor)
+    with convert(model) if family == "llava_video" else nullcontext():
+        inputs = tiny.inputs(base, CLIPS[base])
+        kept = {}
+        for time in (0, 2):
+            settings = {"time": time, "per_frame": min(time, 1)}
+            with eadp.attach(model, processor, keep=6, guide=guide, question=QUESTION, **settings) as pruned:
+                answers(model, **inputs)
+            clips = [each for each, at in zip(pruned.last, pruned.images, strict=True) if at.is_clip]
+            assert all(sum(each.quotas) == len(each) == min(6, each.total) for each in clips)
+            kept[time] = clips
+    assert all(min(each.quotas) >= 1 for each in kept[2])
+    assert len(kept[2]) == 2
+    assert not any(torch.equal(alone.gains, over.gains) for alone, over in zip(*kept.values(), strict=True))
 
 
 FAMILIES = ("llava", "llava_next", "llava_onevision", "qwen2_5_vl", "qwen3_vl")

@@ -122,6 +122,13 @@ def test_a_clip_shows_every_frame_and_its_quota():
     assert draw_figure(made).height > draw_figure(comparison([(4, 4)], [noise(40, 40)], 3)).height
 
 
+def test_tokens_sent_include_newlines():
+    made = comparison([(4, 4)], [noise(40, 40)], 3, methods=("eadp",))
+    (result,) = made.results
+    with_newlines = replace(made, results=[replace(result, selection=replace(result.selection, newlines=2))])
+    assert [build_payload(each)["methods"][0]["sent"] for each in (made, with_newlines)] == [3, 5]
+
+
 def test_a_method_without_a_map_is_drawn_without_one():
     made = comparison([(6, 6)], [noise(60, 60)], 6, methods=("uniform", "eadp"))
     assert made.results[0].heatmap is None

@@ -181,17 +181,18 @@ def _compare_methods(image: Path, question: str, model: str, keep: str, method: 
 def _print_comparison(comparison: Comparison, out: Path) -> None:
     from eadp.view.figure import coverages
 
-    table = Table("method", "tokens", "coverage", "prefill", "of all tokens'", "answer")
+    table = Table("method", "tokens", "sent", "coverage", "prefill", "of all tokens'", "answer")
     unpruned = comparison.unpruned
     if unpruned is not None:
         time = f"{unpruned.prefill:.1f} ms"
-        table.add_row("all tokens", str(comparison.total), "", time, "1.00", Text(unpruned.text))
+        table.add_row("all tokens", str(comparison.total), "", "", time, "1.00", Text(unpruned.text))
     for result, coverage in zip(comparison.results, coverages(comparison), strict=True):
         if result.answer is not None and unpruned is not None:
             ratio = f"{result.answer.prefill / unpruned.prefill:.2f}"
             share = "" if coverage is None else f"{coverage:.2%}"
             time = f"{result.answer.prefill:.1f} ms"
-            table.add_row(result.name, str(len(result.selection)), share, time, ratio, Text(result.answer.text))
+            kept, sent = str(len(result.selection)), str(result.selection.tokens_sent)
+            table.add_row(result.name, kept, sent, share, time, ratio, Text(result.answer.text))
     get_console().print(table)
     for note in comparison.notes:
         get_console().print(note, markup=False)

@@ -14,6 +14,7 @@ from eadp.core.batched import solve_facility
 from eadp.core.block_layout import BlockLayout
 from eadp.core.similarity import block_similarity
 from eadp.core.solution import BlockSolution, Solution
+from eadp.core.trace import part
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,14 @@ def cover_blocks(
     stacked_weights = stacked_weights.masked_fill(is_even[:, None], 1)
     stacked = layout.stack(features)
     if chosen == "triton":
+        from eadp.core.triton import similarity
         from eadp.core.triton.facility import solve
 
-        matrices = block_similarity(stacked)
+        if stacked.dtype == torch.float64:
+            matrices = block_similarity(stacked)
+        else:
+            with part("similarity"):
+                matrices = similarity.block_similarity(stacked, layout.sizes_on_device)
         solution = solve(matrices, stacked_weights, layout.sizes_on_device, limits, None, most, symmetric=True)
     else:
         matrices = block_similarity(stacked, None if layout.is_regular else layout.is_token)

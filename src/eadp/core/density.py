@@ -67,6 +67,8 @@ def _distances(points: Tensor) -> Tensor:
 
 
 def _score(distance: Tensor, neighbours: int) -> Tensor:
+    if not len(distance):
+        return distance.new_zeros(0)
     density = (-distance.sort(dim=1).values[:, :neighbours].square().mean(1)).exp()
     rank = rank_descending(density).argsort()
     is_denser = rank[None, :] < rank[:, None]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eadp.core import checks, ties
-from eadp.core.similarity import token_cosine
+from eadp.core import batched, checks, ties
+from eadp.core.backends import DEVICE_BACKENDS, MATRIX_BACKENDS, choose_backend
+from eadp.core.block_layout import BlockLayout
+from eadp.core.similarity import block_cosine, token_cosine
+
+DISTANCE_NOISE = 2 * ties.ROUNDING_NOISE
+"""How much rounding can change a distance of 1 − cosine, which is twice 1 − similarity."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,19 @@ def dpp(kernel: Tensor, keep: int, *, backend: str = "auto") -> OrderedPicks:
         kernel: N×N, symmetric. Build it from `token_cosine`: unexplained variances are small differences, for which
             float32 cosines are too coarse.
         keep: Number of tokens to pick.
-        backend: `numba`, `torch`, or `auto` (numba on the CPU, torch elsewhere).
+        backend: `numba`, `triton`, `torch`, or `auto`: numba on the CPU, triton on CUDA and ROCm, torch elsewhere.
 
     Returns:
         The picks and their marginal variances.
     """
-    return _pick_greedily("kernel", kernel, keep, backend, "dpp_greedy", _dpp_torch, ties.ROUNDING_NOISE)
+    checks.known("backend", backend, MATRIX_BACKENDS)
+    checks.count("keep", keep, checks.square("kernel", kernel))
+    checks.finite("kernel", kernel)
+    backend = choose_backend(backend, kernel.device)
+    if backend == "numba":
+        return _pick_by_numba(kernel, keep, "dpp_greedy", ties.ROUNDING_NOISE)
+    order, gains = _dpp_solver(backend)(kernel.detach()[None], *_counts(kernel, keep), keep)
+    return OrderedPicks(order[0], gains[0])
 
 
 def max_min(distance: Tensor, keep: int, *, scale: float = 1.0, backend: str = "auto") -> OrderedPicks:
@@ -58,17 +70,32 @@ def max_min(distance: Tensor, keep: int, *, scale: float = 1.0, backend: str = "
         keep: Number of tokens to pick.
         scale: Magnitude of the numbers from which the distances were computed, to which rounding errors are relative. 1
             for distances 1 − cosine.
-        backend: `numba`, `torch`, or `auto` (numba on the CPU, torch elsewhere).
+        backend: `numba`, `triton`, `torch`, or `auto`: numba on the CPU, triton on CUDA and ROCm, torch elsewhere.
 
     Returns:
         The picks and their distances.
     """
     checks.positive("scale", scale)
-    noise = 2 * ties.ROUNDING_NOISE * scale
-    return _pick_greedily("distance", distance, keep, backend, "max_min_greedy", _max_min_torch, noise)
+    checks.known("backend", backend, MATRIX_BACKENDS)
+    checks.count("keep", keep, checks.square("distance", distance))
+    checks.finite("distance", distance)
+    noise = DISTANCE_NOISE * scale
+    backend = choose_backend(backend, distance.device)
+    if backend == "numba":
+        return _pick_by_numba(distance, keep, "max_min_greedy", noise)
+    order, gains = _max_min_solver(backend)(distance.detach()[None], *_counts(distance, keep), keep, noise)
+    return OrderedPicks(order[0], gains[0])
 
 
-def dpp_by_quota(features: Tensor, relevance: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:
+def dpp_by_quota(
+    features: Tensor,
+    relevance: Tensor,
+    blocks: Sequence[slice],
+    quotas: Sequence[int],
+    *,
+    backend: str = "auto",
+    wait: bool = True,
+) -> OrderedPicks:
     """Pick Q_p tokens of each block p by `dpp`, with the kernel L_ij = r_i · cos(f_i, f_j) · r_j.
 
     Args:
@@ -76,35 +103,58 @@ def dpp_by_quota(features: Tensor, relevance: Tensor, blocks: Sequence[slice], q
         relevance: N, the relevance r of each token.
         blocks: The range of token indices of each block.
         quotas: Q_p, the number of tokens to pick in each block.
+        backend: As for `dpp`. On a device, all blocks are solved at once.
+        wait: Whether to read back if the input was finite. Without, nothing waits for the device.
 
     Returns:
         The picks, block by block.
     """
+    chosen = choose_backend(backend, features.device)
+    if chosen in DEVICE_BACKENDS:
+        layout = BlockLayout.of(blocks, features.device)
+        cosine = block_cosine(layout.stack(features))
+        weights = layout.stack(relevance).to(cosine)
+        kernels = cosine.mul_(weights[:, :, None]).mul_(weights[:, None])
+        if wait:
+            checks.finite("kernel", kernels)
+        return _pick_together(_dpp_solver(chosen), kernels, layout, quotas)
     parts = []
     for block, quota in zip(blocks, quotas, strict=True):
         if quota:
             cosine = token_cosine(features[block])
             weights = relevance[block].to(cosine)
-            picks = dpp(weights[:, None] * cosine * weights, quota)
+            picks = dpp(weights[:, None] * cosine * weights, quota, backend=chosen)
             parts.append(OrderedPicks(picks.indices + block.start, picks.gains))
     return _concatenate(parts)
 
 
-def max_min_by_quota(features: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:
+def max_min_by_quota(
+    features: Tensor, blocks: Sequence[slice], quotas: Sequence[int], *, backend: str = "auto", wait: bool = True
+) -> OrderedPicks:
     """Pick Q_p tokens of each block p by `max_min`, with the distance 1 − cosine.
 
     Args:
         features: N×d.
         blocks: The range of token indices of each block.
         quotas: Q_p, the number of tokens to pick in each block.
+        backend: As for `max_min`. On a device, all blocks are solved at once.
+        wait: Whether to read back if the input was finite. Without, nothing waits for the device.
 
     Returns:
         The picks, block by block.
     """
+    chosen = choose_backend(backend, features.device)
+    if chosen in DEVICE_BACKENDS:
+        layout = BlockLayout.of(blocks, features.device)
+        distances = block_cosine(layout.stack(features)).neg_().add_(1)
+        if wait:
+            checks.finite("distance", distances)
+        solver = partial(_max_min_solver(chosen), noise=DISTANCE_NOISE)
+        return _pick_together(solver, distances, layout, quotas)
     parts = []
     for block, quota in zip(blocks, quotas, strict=True):
         if quota:
-            picks = max_min(1 - token_cosine(features[block]), quota)
+            picks = max_min(1 - token_cosine(features[block]), quota, backend=chosen)
             parts.append(OrderedPicks(picks.indices + block.start, picks.gains))
     return _concatenate(parts)
 
@@ -113,70 +163,46 @@ def _concatenate(parts: Sequence[OrderedPicks]) -> OrderedPicks:
     return OrderedPicks(torch.cat([part.indices for part in parts]), torch.cat([part.gains for part in parts]))
 
 
-def _pick_greedily(
-    what: str,
-    matrix: Tensor,
-    keep: int,
-    backend: str,
-    kernel_name: str,
-    torch_solver: Callable[[Tensor, int, float], OrderedPicks],
-    noise: float,
-) -> OrderedPicks:
-    """Check the input and run the numba kernel of this name or the torch solver."""
-    checks.known("backend", backend, ("auto", "numba", "torch"))
-    checks.count("keep", keep, checks.square(what, matrix))
-    checks.finite(what, matrix)
+def _pick_by_numba(matrix: Tensor, keep: int, kernel_name: str, noise: float) -> OrderedPicks:
+    """Run the numba kernel of this name."""
+    from eadp.core import kernels
+
     matrix = matrix.detach().to(torch.promote_types(matrix.dtype, torch.float32))
-    if backend == "numba" or (backend == "auto" and matrix.device.type == "cpu"):
-        from eadp.core import kernels
-
-        contiguous = np.ascontiguousarray(matrix.cpu().numpy())
-        order, gains = getattr(kernels, kernel_name)(contiguous, keep, noise, ties.TIE_MARGIN)
-        return OrderedPicks(torch.from_numpy(order).to(matrix.device), torch.from_numpy(gains).to(matrix.device))
-    return torch_solver(matrix if matrix.device.type == "mps" else matrix.double(), keep, noise)
+    contiguous = np.ascontiguousarray(matrix.cpu().numpy())
+    order, gains = getattr(kernels, kernel_name)(contiguous, keep, noise, ties.TIE_MARGIN)
+    return OrderedPicks(torch.from_numpy(order).to(matrix.device), torch.from_numpy(gains).to(matrix.device))
 
 
-def _dpp_torch(kernel: Tensor, keep: int, noise: float) -> OrderedPicks:
-    """`dpp` on any device, without synchronizing with the host inside the loop."""
-    variance = kernel.diagonal()
-    unexplained = variance.clone()
-    factor = kernel.new_zeros(keep, len(kernel))
-    order = torch.empty(keep, dtype=torch.long, device=kernel.device)
-    gains = kernel.new_empty(keep)
-    for step in range(keep):
-        rounding = noise * (step + 1)
-        # What rounding alone could leave counts as 0; −∞ marks tokens that were picked.
-        is_real = (unexplained > 0) & (unexplained > rounding * variance)
-        candidates = unexplained.where(is_real | unexplained.isneginf(), 0.0)
-        best_gain, best = candidates.max(dim=0, keepdim=True)
-        is_copy = kernel.index_select(0, best)[0] ** 2 >= (1 - 2 * noise) ** 2 * variance * variance[best]
-        pick = ties.first_true(ties.find_ties(candidates, best_gain, rounding * variance[best], is_copy))
-        gain = candidates[pick]
-        order[step : step + 1] = pick
-        gains[step : step + 1] = gain
-        earlier = factor[:step]
-        row = kernel.index_select(0, pick)[0] - earlier.index_select(1, pick)[:, 0] @ earlier
-        factor[step] = torch.where(gain > 0, row / gain.where(gain > 0, 1.0).sqrt(), 0.0)
-        unexplained -= factor[step] ** 2
-        unexplained.index_fill_(0, pick, -math.inf)
-    return OrderedPicks(order, gains)
+def _pick_together(
+    solve: Callable[..., tuple[Tensor, Tensor]], matrices: Tensor, layout: BlockLayout, quotas: Sequence[int]
+) -> OrderedPicks:
+    """Solve all blocks at once on the device, and return their picks block by block."""
+    limits = torch.tensor(list(quotas), dtype=torch.int32, device=layout.device)
+    order, gains = solve(matrices, layout.sizes_on_device, limits, max(quotas))
+    starts = torch.tensor([block.start for block in layout.blocks], device=layout.device)
+    order = order + starts[:, None]
+    return OrderedPicks(
+        *(torch.cat([row[:quota] for row, quota in zip(x, quotas, strict=True)]) for x in (order, gains))
+    )
 
 
-def _max_min_torch(distance: Tensor, keep: int, noise: float) -> OrderedPicks:
-    """`max_min` on any device, without synchronizing with the host inside the loop."""
-    order = torch.empty(keep, dtype=torch.long, device=distance.device)
-    gains = distance.new_empty(keep)
-    is_self = torch.eye(len(distance), dtype=torch.bool, device=distance.device)
-    nearest = distance.masked_fill(is_self, math.inf).amin(dim=1)
-    for step in range(keep):
-        candidates = nearest.where((nearest > noise) | nearest.isneginf(), 0.0)
-        best_gain, best = candidates.max(dim=0, keepdim=True)
-        is_copy = distance.index_select(0, best)[0] <= noise
-        pick = ties.first_true(ties.find_ties(candidates, best_gain, noise, is_copy))
-        order[step : step + 1] = pick
-        gains[step : step + 1] = candidates[pick]
-        if step == 0:
-            nearest = torch.full_like(nearest, math.inf)
-        torch.minimum(nearest, distance.index_select(0, pick)[0], out=nearest)
-        nearest.index_fill_(0, pick, -math.inf)
-    return OrderedPicks(order, gains)
+def _counts(matrix: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    """The number of tokens and of picks, as a batch of one block."""
+    sizes, limits = (torch.full((1,), k, dtype=torch.int32, device=matrix.device) for k in (len(matrix), keep))
+    return sizes, limits
+
+
+def _dpp_solver(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    if backend == "torch":
+        return batched.solve_dpp
+    from eadp.core.triton import diversity as kernels
+
+    return kernels.solve_dpp
+
+
+def _max_min_solver(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    if backend == "torch":
+        return batched.solve_max_min
+    from eadp.core.triton import diversity as kernels
+
+    return kernels.solve_max_min

@@ -35,8 +35,8 @@ def scale_rows(x: Tensor, what: str = "features") -> Tensor:
         raise ValueError(f"{what} must be a matrix with one row per token, got shape {tuple(x.shape)}")
     x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
     norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    # The norm plus 1 where it is 0 leaves a row of zeros as it is; norm − norm is NaN where the norm is not finite.
-    return x / (norms + (norms == 0) + (norms - norms))
+    # A row of zeros stays what it is; norm − norm is NaN where the norm is not finite.
+    return x / (norms.clamp_min(torch.finfo(norms.dtype).tiny) + (norms - norms))
 
 
 def unit_rows(x: Tensor, what: str = "features") -> Tensor:
@@ -130,6 +130,11 @@ def token_cosine(features: Tensor) -> Tensor:
         N×N in [−1, 1], exactly symmetric; float32 on Apple GPUs. The cosine to and from a token of zero norm is 0.
     """
     return token_similarity(features.detach().to(highest_precision(features.device))).mul_(2).sub_(1)
+
+
+def block_cosine(features: Tensor) -> Tensor:
+    """Compute `token_cosine` of each of B blocks (B×N×d) at once, without waiting for the device."""
+    return block_similarity(features.detach().to(highest_precision(features.device))).mul_(2).sub_(1)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from eadp.core.diversity import dpp, max_min
 from eadp.core.facility import facility_location
 from eadp.core.similarity import token_cosine, token_similarity
+from eadp.core.temporal import facility_location_over_time
 
 TOKENS, KEEP = 16, 4
 """The size of the selections that have the loops compiled."""
@@ -41,6 +42,7 @@ def warm_up() -> WarmUp:
     for dtype in (torch.float32, torch.float64):
         features = torch.randn(TOKENS, TOKENS, generator=generator, dtype=dtype)
         facility_location(token_similarity(features), torch.ones(TOKENS), KEEP, backend="numba")
+        facility_location_over_time(features, torch.ones(TOKENS), frames=4, reach=1, keep=KEEP)
         cosine = token_cosine(features).to(dtype)
         dpp(cosine, KEEP, backend="numba")
         max_min(1 - cosine, KEEP, backend="numba")

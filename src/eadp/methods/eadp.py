@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
@@ -28,6 +28,7 @@ from eadp.core import (
     dpp_by_quota,
     facility_location_by_coverage,
     facility_location_by_quota,
+    facility_location_over_time,
     polarize,
     rank_descending,
     relevance,
@@ -97,12 +98,18 @@ class EADP(BeforeMethod):
     The defaults are the paper's, except `rounding`: quotas of several blocks add up to the budget. The paper gives no
     value for β, only β > 1; our 2 is where the best averages of its ablation begin. `EADP.paper` is the paper's text,
     `EADP.published` the release of its authors; docs/methods/parity.md lists where they differ. Positions are
-    renumbered and newlines dropped, as in the release on every model.
+    renumbered and newlines dropped, as in the release on every model. `time` goes beyond the paper, which prunes a clip
+    frame by frame.
 
     Attributes:
         coverage: Instead of a count: keep as few tokens as reach this coverage of the weighted image, at most `keep`. 0
             is what the best single token represents, 1 is everything. Blocks then share the budget by themselves: the
             next token comes from the block where it gains most.
+        time: On a clip, the number of frames before and after its own that a token also represents; 0 covers each frame
+            by itself (paper, release). One budget is then spent over the whole clip: frames that repeat others get few
+            tokens, and `allocation`, `rounding` and `backend` have no effect. See `core.facility_location_over_time`.
+        time_decay: With `time`, how much of the similarity is lost per frame of distance.
+        per_frame: With `time`, the least number of tokens that stay of each frame.
         mu: μ, the weight of the pooled text against the single words. Paper: eq. 9 and the best of its ablation. The
             release's scripts set 0.5, but 1.0 for POPE and 0.0 for VizWiz.
         q: The share of words that are kept, lowest entropy first. Paper: eq. 6; 0.3 was better by 0.1 in its ablation.
@@ -149,6 +156,9 @@ class EADP(BeforeMethod):
     presets: ClassVar[tuple[str, ...]] = ("paper: its text", "published: its authors' release, for each model")
 
     coverage: Annotated[float, Range(0, 1, open_low=True)] | None = field(default=None, kw_only=True)
+    time: Annotated[int, Range(0, 1000)] = field(default=0, kw_only=True)
+    time_decay: Annotated[float, Range(0, 1, open_high=True)] = field(default=0.0, kw_only=True)
+    per_frame: Annotated[int, Range(0)] = field(default=0, kw_only=True)
     mu: Annotated[float, Range(0, 1)] = 0.5
     q: Annotated[float, Range(0, 1, open_low=True)] = 0.5
     tau: Temperature = 0.01
@@ -182,6 +192,11 @@ class EADP(BeforeMethod):
             )
         if self.coverage is not None and self.selection != "facility_location":
             raise ValueError(f"only facility_location reaches a coverage=; selection={self.selection!r} needs keep=")
+        if self.time and self.selection != "facility_location":
+            raise ValueError(f"time= needs selection='facility_location', got {self.selection!r}")
+        if (self.per_frame or self.time_decay) and not self.time:
+            name = "per_frame" if self.per_frame else "time_decay"
+            raise ValueError(f"{name}= needs time=, the number of frames that a token represents, such as time=2")
         _ = self.scoring
         check_smoothing(self.smoothing, self.sigma)
 
@@ -253,7 +268,19 @@ class EADP(BeforeMethod):
         picks: OrderedPicks | FacilityLocationResult
         covered: FacilityLocationResult | None = None
         solver: dict[str, Any] = {"backend": self.backend, "matrix_limit": self.matrix_limit}
-        if self.coverage is not None:
+        if self.time and tokens.is_clip:
+            picks = covered = facility_location_over_time(
+                rows,
+                weights,
+                len(tokens.grids),
+                self.time,
+                limit,
+                self.coverage,
+                decay=self.time_decay,
+                per_frame=self.per_frame,
+                matrix_limit=self.matrix_limit,
+            )
+        elif self.coverage is not None:
             picks = covered = facility_location_by_coverage(rows, weights, blocks, self.coverage, limit, **solver)
         else:
             quotas = self._quotas(tokens, weights, cast(int, limit))
@@ -320,4 +347,4 @@ def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quota
     return OrderedPicks(order, weights[order])
 
 
-_SELECTORS = {"topk": _pick_heaviest, "dpp": dpp_by_quota}
+_SELECTORS: dict[str, Callable[..., OrderedPicks]] = {"topk": _pick_heaviest, "dpp": dpp_by_quota}

@@ -120,7 +120,8 @@ class FastVID(VideoMethod):
         (layer,) = require_attention(self.name, tokens, 1)
         frames = tokens.frames
         count, size = frames.shape[:2]
-        vectors = frames.float().mean(1) if tokens.tower_cls is None else tokens.tower_cls
+        pooled = tokens.tower_cls
+        vectors = frames.float().mean(1) if pooled is None or len(pooled) != count else pooled
         segments = cut_segments(neighbour_cosine(vectors), self.threshold, self.segments)
         budget = max(1, int(size * self.share_of(len(tokens))))
         context = int(budget * self.context)

@@ -120,19 +120,19 @@ class FlashVID(VideoMethod):
     def select_per_frame(self, tokens: VisualTokens) -> Tensor:
         """Return T×A, the selected tokens of each frame, sorted, counted from the start of the clip."""
         (layer,) = require_attention(self.name, tokens, 1)
-        frames = tokens.frames.double()
-        count, size = frames.shape[:2]
-        unit = unit_rows(frames.flatten(0, 1)).view_as(frames)
-        weights = received_attention(layer).double().view(count, size)
-        if not _is_qwen(tokens) if self.relevance is None else self.relevance:
-            means = frames.mean(1)
-            fit = [(frames[segment] @ means[segment].mean(0)) for segment in self.cut(tokens)]
-            weights = weights * torch.cat(fit)
-        picked = self.frame_budget(tokens)[1]
-        chosen = [
-            _farthest((1 - each @ each.T) * weight, picked) + frame * size
-            for frame, (each, weight) in enumerate(zip(unit, weights, strict=True))
-        ]
+        frames, size = tokens.frames, tokens.frames.shape[1]
+        attention = received_attention(layer).double().view(len(frames), size)
+        uses_relevance = not _is_qwen(tokens) if self.relevance is None else self.relevance
+        picked, chosen = self.frame_budget(tokens)[1], []
+        for segment in self.cut(tokens):
+            mean = frames[segment].float().mean((0, 1)).double()
+            for number in range(segment.start, segment.stop):
+                # Frame by frame, because float64 takes much memory.
+                frame = frames[number].double()
+                unit, weights = unit_rows(frame), attention[number]
+                if uses_relevance:
+                    weights = weights * (frame @ mean)
+                chosen.append(_farthest((1 - unit @ unit.T) * weights, picked) + number * size)
         return torch.stack(chosen)
 
     def _merge_segment(self, tokens: VisualTokens, chosen: Tensor, start: int) -> SparseRows:
@@ -144,7 +144,7 @@ class FlashVID(VideoMethod):
             start: The first token of the segment.
         """
         size, length = tokens.frames.shape[1], len(chosen)
-        features = tokens.features[start : start + length * size].double()
+        features = tokens.features[start : start + length * size].float()
         is_free = torch.ones(length * size, dtype=torch.bool, device=chosen.device)
         if length > 1:
             is_free[(chosen - start).flatten()] = False
@@ -152,7 +152,7 @@ class FlashVID(VideoMethod):
         parent = _link_frames(features, is_free, size, self.threshold, (size - budget) * length)
         root, links = _follow(parent, size)
         # The weight of a tree's tokens in its row, and then in the row of its cluster.
-        share = 1 / (1 + links)
+        share = 1 / (1 + links.float())
         sums = torch.zeros_like(features).index_add_(0, root[is_free], features[is_free])
         trees = sums * share[:, None]
         is_root = is_free & (parent < 0)
@@ -210,7 +210,7 @@ def _follow(parent: Tensor, size: int) -> tuple[Tensor, Tensor]:
     for start in range(size, len(parent), size):
         frame = slice(start, start + size)
         root[frame] = torch.where(parent[frame] >= 0, root[parent[frame].clamp(min=0)], root[frame])
-    return root, torch.bincount(parent[parent >= 0], minlength=len(parent)).double()
+    return root, torch.bincount(parent[parent >= 0], minlength=len(parent))
 
 
 def _farthest(distance: Tensor, count: int) -> Tensor:

@@ -141,7 +141,7 @@ class HoliTom(VideoMethod):
         count = round(len(still) * share)
         if not count:
             return SparseRows.unchanged(still[:0])
-        means = tokens.frames[window][:, still].double().mean(0)
+        means = tokens.frames[window][:, still].float().mean(0)
         found = density_peaks(means, count, min(count, NEIGHBOURS))
         is_centre = torch.zeros(len(still), dtype=torch.bool, device=still.device)
         is_centre[found.centres] = True

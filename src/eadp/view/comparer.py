@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, ClassVar
 
@@ -208,8 +208,10 @@ def _join_selections(parts: list[Selection], method: Method, tokens: VisualToken
     """Join the selections of several images under one budget into one selection over all their tokens."""
     if len(parts) == 1:
         return parts[0]
+    newlines = sum(part.newlines for part in parts)
     if isinstance(method, BeforeMethod) and method.needs <= {"text"}:
-        return method.select(tokens, text)
+        return replace(method.select(tokens, text), newlines=newlines)
     starts = torch.tensor([0, *(part.total for part in parts)]).cumsum(0)
     kept = torch.cat([part.indices.cpu() + start for part, start in zip(parts, starts, strict=False)])
-    return Selection(kept, len(tokens), parts[0].method, quotas=tokens.quotas(kept), per_layer=parts[0].per_layer)
+    quotas, per_layer = tokens.quotas(kept), parts[0].per_layer
+    return Selection(kept, len(tokens), parts[0].method, quotas=quotas, per_layer=per_layer, newlines=newlines)

@@ -154,6 +154,8 @@ def _draw_method_column(
 ) -> int:
     """Draw the map of a method, its kept tokens, its answer and its coverage."""
     subtitle = f"{len(result.selection)} of {result.selection.total} tokens"
+    if result.selection.newlines:
+        subtitle += f", {result.selection.tokens_sent} sent"
     y = _draw_heading(styles, left, y, width, result.name, subtitle)
     heatmap, kept_panel = result.heatmap, draw_kept_panel(comparison, result, width)
     if heatmap is None:

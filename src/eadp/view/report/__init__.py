@@ -26,9 +26,10 @@ IMAGE_SIDE, FRAME_SIDE = 768, 192
 """Longest side in pixels of a single image, and of each frame of a clip."""
 
 TABLE_NOTE = (
-    "Coverage: how much of the image, weighted by EADP's map, the kept tokens represent (facility location), computed "
-    "in the same way for every method. Upper bound: no selection of as many tokens covers more. Prefill: vision tower, "
-    "text guide, selection and language model together; the median of a few runs."
+    "Sent: the kept tokens, and the newline tokens that the language model receives with them. Coverage: how much of "
+    "the image, weighted by EADP's map, the kept tokens represent (facility location), computed in the same way for "
+    "every method. Upper bound: no selection of as many tokens covers more. Prefill: vision tower, text guide, "
+    "selection and language model together; the median of a few runs."
 )
 
 
@@ -96,6 +97,7 @@ def _method_data(result: MethodResult, replay: Replay | None) -> dict[str, Any]:
         "name": result.name,
         "order": _encode_array(selection.indices if order is None else order, "u4"),
         "ordered": order is not None,
+        "sent": selection.tokens_sent,
         "coverage": selection.coverage,
         "bound": selection.bound,
         "heatmap": None if result.heatmap is None else _encode_array(result.heatmap, "f4"),

@@ -37,17 +37,17 @@ function update() {
 
 function fillTable() {
   const timed = DATA.unpruned !== null;
-  const head = ["method", "tokens", "coverage", "gain of last pick", "upper bound"];
+  const head = ["method", "tokens", "sent", "coverage", "gain of last pick", "upper bound"];
   if (timed) head.push("prefill", "relative to all tokens", "answer");
   const rows = METHODS.map((method) => {
     const all = view.picks >= method.order.length || !method.ordered;
-    const row = [method.name, countAt(method, view.picks), percent(coverageAt(method, view.picks)),
+    const row = [method.name, countAt(method, view.picks), all ? method.sent : "–", percent(coverageAt(method, view.picks)),
       percent(gainAt(method, view.picks), 4), all ? percent(method.bound) : "–"];
     if (timed) row.push(`${method.prefill.toFixed(1)} ms`, (method.prefill / DATA.unpruned.prefill).toFixed(2), method.answer);
     return row;
   });
-  if (timed) rows.unshift(["all tokens", DATA.total, percent(1), "–", "–", `${DATA.unpruned.prefill.toFixed(1)} ms`, "1.00", DATA.unpruned.answer]);
-  const cell = (kind, text, column) => element(kind, column === 7 ? { class: "answer", dir: "auto" } : kind === "th" ? { scope: "col" } : {}, String(text));
+  if (timed) rows.unshift(["all tokens", DATA.total, "–", percent(1), "–", "–", `${DATA.unpruned.prefill.toFixed(1)} ms`, "1.00", DATA.unpruned.answer]);
+  const cell = (kind, text, column) => element(kind, column === 8 ? { class: "answer", dir: "auto" } : kind === "th" ? { scope: "col" } : {}, String(text));
   byId("numbers").replaceChildren(
     element("thead", {}, element("tr", {}, ...head.map((text, column) => cell("th", text, column)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, column) =>
