@@ -415,7 +415,10 @@ def relevance(
         raise ValueError(f"mu={mu} weighs the pooled text, but pooled is missing: give it, or set mu=0")
 
     # One product for all words and pooled vectors.
-    cosines = sign * (scale_rows(torch.cat([values for _, values in given[1:]]), "text") @ visual.T)
+    texts = [values for _, values in given[1:]]
+    cosines = visual.new_empty(0, len(visual))
+    if texts:
+        cosines = sign * (scale_rows(torch.cat(texts), "text") @ visual.T)
     words = sum(len(values) for _, values in given[1 : 1 + segments])
     similarity = cosines[:words]
     maps = similarity.split([len(values) for _, values in given[1 : 1 + segments]])
@@ -423,7 +426,9 @@ def relevance(
     weights = _concatenate([each.weights for each in guidance], similarity)
     dense_score = _average((weights * similarity).sum(0), segments) if guidance else None
     global_score = _average(cosines[words:].sum(0), pooled_segments) if pooled_segments else None
-    if dense_score is None or global_score is None:
+    if is_empty:
+        fused = visual.new_zeros(len(visual))
+    elif dense_score is None or global_score is None:
         only = cast(Tensor, global_score if dense_score is None else dense_score)
         fused = (mu if dense_score is None else 1 - mu) * only
     else:

@@ -64,8 +64,10 @@ def load_language_model(cache: Path | None = None) -> tuple[LlamaForCausalLM, An
     folder = (_default_cache() if cache is None else cache) / f"smollm2-{SHA256[:16]}"
     if not folder.exists():
         _dequantize(find_weights(), folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
-    return model.eval(), AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+    )
+    return model.eval(), AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 def _dequantize(weights: Path, folder: Path) -> None:
@@ -75,12 +77,15 @@ def _dequantize(weights: Path, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     try:
-        read = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32)
+        read = AutoModelForCausalLM.from_pretrained(
+            weights.parent, gguf_file=weights.name, dtype=torch.float32, trust_remote_code=False
+        )
         # transformers marks what it read as quantized, and a quantized model as one whose type cannot be changed.
         model = LlamaForCausalLM(LlamaConfig.from_dict({**read.config.to_dict(), "quantization_config": None}))
         model.load_state_dict(read.state_dict())
         model.half().save_pretrained(scratch)
-        AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name).save_pretrained(scratch)
+        tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name, trust_remote_code=False)
+        tokenizer.save_pretrained(scratch)
         try:
             scratch.rename(folder)
         except OSError:
