@@ -21,10 +21,12 @@ import common
 from eadp import paper, parity
 from eadp.methods import InsideMethod, Method, NoPruning, get_method_class, list_methods
 from eadp.methods.settings import describe, setting_types
-from eadp.utils.tables import format_markdown
+from eadp.utils.tables import NOTHING, format_markdown
 
 PAGES = common.ROOT / "docs" / "methods"
 CONTROL = "control"
+SHARES = (0.25, 0.125, 0.0625)
+"""Shares of the tokens at which accuracy.py measures the pocket model."""
 VECTOR_FOLDERS = {"prumerge_plus": "prumerge"}
 """Folders of golden vectors that are not called `METHOD` or `METHOD_…`."""
 
@@ -34,10 +36,13 @@ STAGES = {
 }
 NEEDS = {
     "text": "the question",
+    "word_embeddings": "the question as word embeddings of the language model",
     "vision_attention": "attention of the vision tower",
     "tower_rows": "rows of the vision tower, before the projector",
+    "tower_features": "features of the vision tower",
     "language_attention": "attention of the language model",
     "pixels": "the pixels of the image",
+    "padding": "where the image is padding",
 }
 POSITIONS = {"keep": "each kept token keeps its position", "renumber": "kept tokens are renumbered without gaps"}
 NEWLINES = {
@@ -53,6 +58,7 @@ def main() -> None:
     for page, text in pages().items():
         page.write_text(text, encoding="utf-8")
     common.write_into(PAGES / "index.md", "methods", overview())
+    common.write_into(PAGES / "index.md", "figures", figures())
     print(f"written: {len(methods())} cards and the table of {(PAGES / 'index.md').relative_to(common.ROOT)}")
 
 
@@ -68,27 +74,47 @@ def pages() -> dict[Path, str]:
 
 
 def overview() -> str:
-    """Format the overview table."""
-    rows = [
-        [f"[{method.__name__}]({method.name}.md)", f"`{method.name}`", prose(method)[0], stage(method), needs(method)]
-        for method in methods()
-    ]
-    return format_markdown(["method", "name", "what it keeps", "where it prunes", "what it needs"], rows)
+    """Format the overview table: each method in one sentence."""
+    rows = [[f"[{method.__name__}]({method.name}.md)", f"`{method.name}`", prose(method)[0]] for method in methods()]
+    return format_markdown(["method", "name", "what it keeps"], rows)
+
+
+def figures() -> str:
+    """Format the table that compares the methods: stage, needs, parity, selection time, accuracy."""
+    times = load_result("methods")["cases"][0]
+    outcomes = {(each["method"], each["keep"]): each["accuracy"] for each in load_result("accuracy")["outcomes"]}
+    head = ["method", "prunes", "reads the question", "needs", "vectors equal", f"time, {times['k']} of {times['n']}"]
+    rows = []
+    for method in methods():
+        counts = [[int(count) for count in row[2].split(" of ")] for row in vector_rows(method)]
+        time = times["ms"].get(method.name)
+        accuracies = [outcomes.get((method.name, share)) for share in SHARES]
+        rows.append(
+            [
+                f"[{method.__name__}]({method.name}.md)",
+                stage(method),
+                "yes" if is_text_aware(method) else "no",
+                needs(method),
+                " of ".join(str(sum(column)) for column in zip(*counts, strict=True)) or NOTHING,
+                NOTHING if time is None else f"{time / times['ms']['eadp']:.2f}",
+                *(NOTHING if each is None else f"{100 * each:.1f}" for each in accuracies),
+            ]
+        )
+    return format_markdown([*head, *(f"pocket at {share:.4g}" for share in SHARES)], rows)
+
+
+def is_text_aware(method: type[Method]) -> bool:
+    """Whether the question decides what stays. Inside the language model, its tokens do."""
+    return issubclass(method, InsideMethod) or bool({"text", "word_embeddings"} & method.needs)
 
 
 def card(method: type[Method]) -> str:
     """Format the card of a method."""
     summary, *idea = prose(method)
     sections = [f"# {method.__name__}", summary, facts(method)]
+    sections += picture(method)
     if idea:
         sections += ["## Idea", *idea]
-    if (common.IMAGES / f"clip-{method.name}.webp").is_file():
-        sections += [
-            "## On a clip",
-            "Frames of the pocket world, and below each what the method keeps of it with `keep=0.25` "
-            "(`python benchmarks/clips.py draw`).",
-            f"![What {method.__name__} keeps of a clip](../img/clip-{method.name}.webp)",
-        ]
     sections += [
         "## Use",
         f'```python\nwith eadp.attach(model, processor, method="{method.name}", keep=64) as pruned:\n'
@@ -125,6 +151,23 @@ def facts(method: type[Method]) -> str:
     return "\n".join(f"- **{name}:** {fact}" for name, fact in rows)
 
 
+def picture(method: type[Method]) -> list[str]:
+    """Format the picture of what the method keeps, and its caption; nothing if there is no picture."""
+    if (common.IMAGES / f"clip-{method.name}.webp").is_file():
+        return [
+            f"![What {method.__name__} keeps of a clip](../img/clip-{method.name}.webp)",
+            f"Frames of the pocket world, and below them what {method.__name__} keeps of each with `keep=0.25`.",
+        ]
+    if not (common.IMAGES / f"method-{method.name}.webp").is_file():
+        return []
+    shown = load_result("pictures")
+    return [
+        f"![What {method.__name__} keeps of a scene](../img/method-{method.name}.webp)",
+        f"A scene of the [pocket model](../guides/pocket.md) with the question “{shown['question']}”, and the "
+        f"{shown['keep']} of {shown['tokens']} tokens that {method.__name__} keeps.",
+    ]
+
+
 def stage(method: type[Method]) -> str:
     return "inside" if issubclass(method, InsideMethod) else "before"
 
@@ -143,7 +186,7 @@ def prose(method: type[Method]) -> list[str]:
     linked = re.sub(r"docs/methods/([\w-]+)\.md", r"[\1](\1.md)", inspect.getdoc(method) or "")
     text = re.split(r"^(?:Args|Attributes|Raises|Examples?):\s*$", linked, flags=re.M)[0]
     paragraphs = [paragraph.replace("\n", " ") for paragraph in re.split(r"\n\s*\n", text.strip())]
-    return [re.sub(r"^(Paper|Release, the default|Release|Departures):", r"**\1:**", each) for each in paragraphs]
+    return [re.sub(r"^(Paper|Claim|Release, the default|Release|Departures):", r"**\1:**", each) for each in paragraphs]
 
 
 def settings(method: type[Method]) -> str:
@@ -169,22 +212,27 @@ def field_docs(method: type[Method]) -> dict[str, str]:
 
 def vectors(method: type[Method]) -> str:
     """Format the rows of the parity table that are about this method."""
-    folders = [folder for folder in parity.TITLES if method.name == VECTOR_FOLDERS.get(folder, folder.split("_")[0])]
-    titles = {parity.TITLES[folder] for folder in folders}
-    if not titles and method.citation != CONTROL:
+    rows = vector_rows(method)
+    if not rows and method.citation != CONTROL:
         return "There was no release to compare it with, so we claim no parity."
-    if not titles:
+    if not rows:
         return "This method is a control. There is no release to compare it with."
-    page = (PAGES / "parity.md").read_text("utf-8")
-    table = re.search(r"<!-- parity: .*?<!-- end -->", page, re.DOTALL)
-    lines = [line for line in (table[0] if table else "").splitlines() if line.startswith("| ")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    rows = [row for row in cells if row[0] in titles]
     text = (
         "Golden vectors: the authors' release and this implementation ran on the same tensors. "
         "[How they are compared](parity.md)."
     )
-    return f"{text}\n\n{format_markdown(['compared on', 'release', 'vectors equal'], [row[:3] for row in rows])}"
+    return f"{text}\n\n{format_markdown(['compared on', 'release', 'vectors equal'], rows)}"
+
+
+def vector_rows(method: type[Method]) -> list[list[str]]:
+    """Read the rows of the parity table that are about this method: title, release, how many vectors are equal."""
+    folders = [folder for folder in parity.TITLES if method.name == VECTOR_FOLDERS.get(folder, folder.split("_")[0])]
+    titles = {parity.TITLES[folder] for folder in folders}
+    page = (PAGES / "parity.md").read_text("utf-8")
+    table = re.search(r"<!-- parity: .*?<!-- end -->", page, re.DOTALL)
+    lines = [line for line in (table[0] if table else "").splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row[:3] for row in cells if row[0] in titles]
 
 
 def accuracy_in_paper(method: type[Method]) -> str:
@@ -219,14 +267,6 @@ def measurements(method: type[Method]) -> Iterator[str]:
             "paper's figures."
         )
         yield format_markdown(["share of tokens kept", "correct"], cells)
-    for case in load_result("clips")["cases"]:
-        if method.name in case["ms"] and method.name != "eadp":
-            tokens = case["frames"] * case["grid"][0] * case["grid"][1]
-            yield (
-                f"**Time to select the tokens of a clip**, {case['k']:,} of {tokens:,} in {case['frames']} frames, as "
-                f"a ratio to EADP's, which prunes frame by frame: {case['ms'][method.name] / case['ms']['eadp']:.2f} "
-                "(CPU time on one thread, `python benchmarks/clips.py time`)."
-            )
     times = [case for case in load_result("methods")["cases"] if method.name in case["ms"]]
     if times and method.name != "eadp":
         ratios = [f"{case['ms'][method.name] / case['ms']['eadp']:.2f}" for case in times]

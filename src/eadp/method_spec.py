@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from eadp.methods import Method, NoPruning, get_method_class
+from eadp.methods import Method, NoPruning, get_method_class, list_methods
 from eadp.methods.base import PRESET, Newlines, Positions
 from eadp.runtime.choose import BudgetOver
 
@@ -23,6 +23,9 @@ ATTACH_OPTIONS: dict[str, tuple[Any, ...]] = {
     "unpad": (True, False),
 }
 """The options of `attach` that every method accepts, with their values."""
+
+ZOO = "zoo"
+"""In a list of methods: all methods that take a budget, each with the settings under which it keeps to it."""
 
 ANY_FAMILY = "llava"
 """The family for which a preset is checked before the model is loaded.
@@ -113,20 +116,23 @@ def build_specs(
     """Combine every method with every budget, and check each combination.
 
     Args:
-        methods: As a user writes them: "eadp" or "eadp:published".
+        methods: As a user writes them: "eadp" or "eadp:published", or `ZOO`.
         budgets: Counts or shares.
         options: By the name of a method, with or without its preset; "" for options of all methods.
 
     Raises:
         ValueError: If a method, an option or a value is unknown.
     """
-    options = options or {}
+    options, zoo = options or {}, {}
+    if ZOO in methods:
+        zoo = equal_budget_options()
+        methods = list(dict.fromkeys([*(name for name in methods if name != ZOO), *zoo]))
     names = {text: parse_method(text, {})[0] for text in methods}
     if unused := sorted(set(options) - {"", *names.keys(), *names.values()}):
         raise ValueError(f"options are given for {', '.join(unused)}, but the methods are {', '.join(methods)}")
     specs = []
     for text in methods:
-        merged = {**options.get("", {}), **options.get(names[text], {}), **options.get(text, {})}
+        merged = {**zoo.get(text, {}), **options.get("", {}), **options.get(names[text], {}), **options.get(text, {})}
         name, own = parse_method(text, merged)
         if get_method_class(name).takes_budget:
             specs += [MethodSpec(name, budget, own) for budget in budgets]
@@ -136,6 +142,24 @@ def build_specs(
     for spec in specs:
         build_method(spec)
     return specs
+
+
+def equal_budget_options() -> dict[str, dict[str, Any]]:
+    """Return all methods that take a budget, with the options that make their budgets mean the same.
+
+    With `exact`, a method sends as many tokens as `keep` says, where its release sends more or fewer. The budget of a
+    method inside the language model counts what the last cut leaves.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name in list_methods():
+        method = get_method_class(name)
+        if method.takes_budget:
+            wanted = {"exact": True, "budget": "after_prune"}
+            defaults = method.default_settings()
+            found[name] = {
+                option: value for option, value in wanted.items() if option in defaults and defaults[option] != value
+            }
+    return found
 
 
 def build_method(spec: MethodSpec) -> Method | None:

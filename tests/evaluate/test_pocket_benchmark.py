@@ -10,10 +10,12 @@ import time
 import pytest
 from typer.testing import CliRunner
 
+import eadp
 from eadp.cli import app
 from eadp.evaluate import pocket_benchmark as pocket
+from eadp.evaluate import pocket_report
 from eadp.evaluate.journal import Journal
-from eadp.method_spec import ALL_TOKENS, MethodSpec
+from eadp.method_spec import ALL_TOKENS, MethodSpec, build_specs
 from eadp.pocket.storage import WEIGHTS
 
 
@@ -53,6 +55,68 @@ def test_answered_questions_are_not_asked_again(tmp_path, monkeypatch):
     with Journal.open(tmp_path, pocket.journal_settings()) as journal:
         assert pocket.evaluate(settings, 5, journal=journal, progress=steps.append) == first
     assert sum(steps) == 2 * 5
+
+
+def report(unpruned, eadp, downsampled):
+    """A report of as many questions as there are answers, each of which has the right answer "a"."""
+
+    def outcome(spec, answers):
+        counts = [16] * len(answers)
+        return pocket.Outcome(spec, list(answers), [each == "a" for each in answers], counts, counts, counts)
+
+    outcomes = [
+        outcome(MethodSpec(ALL_TOKENS), unpruned),
+        outcome(MethodSpec("eadp", 16), eadp),
+        outcome(MethodSpec("downsample", 16), downsampled),
+        outcome(MethodSpec("eadp", 32), unpruned),
+    ]
+    return pocket.PocketReport(["colour"] * len(unpruned), ["a"] * len(unpruned), outcomes)
+
+
+def test_loyalty_counts_equal_answers_right_or_wrong():
+    made = report("aabb", "abbc", "aaaa")
+    assert [made.loyalty(each) for each in made.outcomes] == [1.0, 0.5, 0.5, 1.0]
+    header, rows = pocket_report.build_rows(made)
+    assert [row[header.index("loyalty")] for row in rows] == ["100.0", "50.0", "50.0", "100.0"]
+    assert pocket.PocketReport(["colour"], ["a"], made.outcomes[1:2]).loyalty(made.outcomes[1]) is None
+
+
+def test_hard_questions_are_those_that_downsampling_gets_wrong():
+    """Down-sampling gets questions 1 and 3 wrong. EADP gets one of them right, all tokens both."""
+    hard = report("aaba", "aaab", "abab").only_hard(16)
+    assert [str(each.spec) for each in hard.outcomes] == ["all tokens", "eadp 16", "downsample 16"]
+    assert [each.accuracy for each in hard.outcomes] == [1.0, 0.5, 0.0]
+    assert [each.answers for each in hard.outcomes] == [["a", "a"], ["a", "b"], ["b", "b"]]
+    (title,) = pocket_report.hard_reports(report("aaba", "aaab", "abab"))
+    assert title == "the 2 of 4 questions that down-sampling to 16 tokens does not answer right"
+
+
+def test_hard_questions_have_a_table_of_their_own(tmp_path):
+    result = run(
+        *("pocket", "--methods", "uniform", "--keep", "4", "--samples", "16", "--hard"), "--out", str(tmp_path)
+    )
+    assert result.exit_code == 0, result.output
+    outcomes = json.loads((tmp_path / "results.json").read_text())["outcomes"]
+    hard = outcomes[3]["right"].count(False)
+    assert [each["method"] for each in outcomes[2:4]] == ["uniform", "downsample"]
+    assert 0 < hard < 16
+    text = (tmp_path / "table.md").read_text()
+    assert f"The {hard} of 16 questions that down-sampling to 4 tokens does not answer right:" in text
+    assert outcomes[0]["loyalty"] == 1
+    assert (
+        outcomes[2]["loyalty"]
+        == sum(a == b for a, b in zip(outcomes[0]["answers"], outcomes[2]["answers"], strict=True)) / 16
+    )
+
+
+def test_the_zoo_is_every_method_with_a_budget_that_means_the_same():
+    specs = {spec.method: spec for spec in build_specs(["zoo"], [16], {"trim": {"exact": False}})}
+    assert set(specs) == {name for name in eadp.list_methods() if name != "none"}
+    assert specs["hiprune"].options == {"exact": True}
+    assert specs["trim"].options == {"exact": False}
+    assert specs["sparsevlm"].options == {"budget": "after_prune"}
+    assert specs["uniform"].options == {}
+    assert [spec.name for spec in build_specs(["eadp:paper", "zoo"], [16])][:2] == ["eadp:paper", "cdpruner"]
 
 
 def test_lost_part_of_a_batch_is_answered_identically(tmp_path):

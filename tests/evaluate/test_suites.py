@@ -43,6 +43,7 @@ def test_table_has_our_results_and_those_of_the_paper(working):
     head, _, *rows = [line.split(" | ")[1:] for line in lines if line.startswith("|")]
     assert [each.strip("| ") for each in head] == [
         *("sent", "method", "GQA", "paper", "MME", "paper", "Avg. of 2", "paper"),
+        "loyalty",
     ]
     assert [row[1] for row in rows] == ["all tokens", "EADP", "topk", "EADP", "topk"]
     assert [row[0] for row in rows] == ["600", "152", "152", "88", "88"]
@@ -54,14 +55,32 @@ def test_table_has_our_results_and_those_of_the_paper(working):
     ours = rows[3]
     assert ours[2:6] == [f"{gqa:.1f}", printed["GQA"], f"{mme:.1f}", printed["MME"]]
     assert float(ours[6]) == pytest.approx((gqa + mme / 20) / 2, abs=0.051)
-    assert float(ours[7].strip(" |")) == pytest.approx(
-        (float(printed["GQA"]) + float(printed["MME"]) / 20) / 2, abs=0.051
-    )
-    assert [cell.strip("| ") for cell in rows[2][2:]][1::2] == ["–"] * 3  # the paper has no results of topk
+    assert float(ours[7]) == pytest.approx((float(printed["GQA"]) + float(printed["MME"]) / 20) / 2, abs=0.051)
+    assert [cell.strip("| ") for cell in rows[2][2:-1]][1::2] == ["–"] * 3  # the paper has no results of topk
+    equal = [
+        fake_lmms_eval.right(task, number, "eadp", 64) == fake_lmms_eval.right(task, number, "none", 0)
+        for task in ("first", "one", "two")
+        for number in range(fake_lmms_eval.SAMPLES)
+    ]
+    assert rows[0][8].strip(" |") == "100.0"
+    assert float(ours[8].strip(" |")) == pytest.approx(100 * sum(equal) / len(equal), abs=0.051)
     assert "left out: POPE, which needs an online judge" in output_of(result)
     cells = json.loads((working / "out" / "results.json").read_text())["cells"]
     assert {each["answers"] for each in cells} == {fake_lmms_eval.SAMPLES, 2 * fake_lmms_eval.SAMPLES}
     assert {each["sent"] - each["tokens"] for each in cells} == {fake_lmms_eval.NEWLINES}
+
+
+def test_hard_samples_are_those_that_downsampling_gets_wrong(working):
+    result = run(*arguments(working, "--methods", "eadp", "--keep", "64", "--only", "GQA", "--hard"))
+    assert result.exit_code == 0, result.output
+    samples = range(fake_lmms_eval.SAMPLES)
+    hard = [number for number in samples if not fake_lmms_eval.right("first", number, "downsample", 64)]
+    right = [fake_lmms_eval.right("first", number, "eadp", 64) for number in hard]
+    assert 0 < sum(right) < len(right) < fake_lmms_eval.SAMPLES
+    text = (working / "out" / "table.md").read_text()
+    assert f"| eadp 64 | {100 * sum(right) / len(right):.1f} of {len(right)} |" in text
+    assert f"| downsample 64 | 0.0 of {len(right)} |" in text
+    assert "Hard samples only" in output_of(result)
 
 
 def test_finished_cells_are_not_run_again_and_more_can_be_added(working):

@@ -113,7 +113,7 @@ def test_report_has_significance_and_the_averages_of_the_paper(tmp_path):
     lines = [line for block in sweep_report.build_rows(blocks, with_paper=True) for line in block]
     assert lines[0][0] == "beta=0"
     assert lines[0][3] == "-20.0"
-    assert lines[0][5:] == ["yes", "67.8"]
+    assert lines[0][5:] == ["yes", "–", "67.8"]
     assert lines[1][3] == "default"
     written = sweep_report.write(plan, {"pocket": blocks}, tmp_path)
     assert [path.name for path in written] == ["sweep.json", "sweep.md", "sweep-pocket.png"]
@@ -127,7 +127,7 @@ def test_harness_without_scores_per_sample_has_only_its_reported_figure(tmp_path
     plan = planned("beta=0,2")
     blocks = sweep.collect_results(plan, {}, {plan.default.key: 1500.0})
     assert list(sweep_report.build_rows(blocks)) == [
-        [["beta=0", "–", "–", "–", "–", "", ""], ["beta=2", "1500.0", "–", "–", "default", "", ""]]
+        [["beta=0", "–", "–", "–", "–", "", "", "–"], ["beta=2", "1500.0", "–", "–", "default", "", "", "–"]]
     ]
     assert len(sweep_report.write(plan, {"MME": blocks}, tmp_path)) == 3
 
@@ -156,6 +156,11 @@ def test_sweep_on_a_suite_gives_a_table_per_benchmark(working):
     assert more["against_default"]["difference"] == pytest.approx(
         100 * (right(96) - right(64)) / fake_lmms_eval.SAMPLES
     )
+    equal = [
+        fake_lmms_eval.right("first", number, "eadp", 32) == fake_lmms_eval.right("first", number, "none", 0)
+        for number in range(fake_lmms_eval.SAMPLES)
+    ]
+    assert few["loyalty"] == pytest.approx(sum(equal) / len(equal))
     assert content["benchmarks"]["MME"][0][0]["figure"] < 2 < content["benchmarks"]["MME"][0][0]["score"]
     assert (working / "out" / "sweep-MME.png").exists()
     a, b = compare.find_pairs(f"{working / 'out'}:keep=32 GQA", ":keep=96 GQA")[0]

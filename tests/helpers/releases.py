@@ -171,3 +171,38 @@ def sparsevlm(
     owner = distance[:, centres].argmin(axis=1)
     owner[centres] = range(clusters)
     return kept, [points[owner == cluster].mean(axis=0).tolist() for cluster in range(clusters)]
+
+
+def cover_rows(values: Array, count: int, saliency: Array | None = None, padding: Sequence[int] = ()) -> list[int]:
+    """Greedy: the column with the largest sum of what it adds to each row's best, times its saliency."""
+    best, order = np.zeros(len(values)), []
+    for _ in range(count):
+        gains = np.maximum(values - best[:, None], 0).sum(axis=0) * (1 if saliency is None else saliency)
+        gains[[*order, *padding]] = -1
+        order.append(int(gains.argmax()))
+        best = np.maximum(best, values[:, order[-1]])
+    return order
+
+
+def mmtok(words: Array, projected: Array, tower: Array, count: int, padding: Sequence[int] = ()) -> list[int]:
+    by_word = softmax(cosine(words, projected) / 0.02, axis=1) / len(words)
+    by_token = softmax(cosine(tower, tower) / 0.2, axis=1) / len(tower)
+    return cover_rows(np.concatenate([by_word, 0.5 * by_token]), count, padding=padding)
+
+
+def scope(tower: Array, attention: Array, count: int) -> list[int]:
+    """attention: heads×N, of the CLS token."""
+    return cover_rows(cosine(tower, tower), count, saliency=attention.sum(axis=0))
+
+
+def vispruner(tower: Array, attention: Array, count: int, ratio: float) -> list[int]:
+    """The important tokens, then the diverse ones. attention: heads×N, of the CLS token."""
+    ranked = highest(attention.mean(axis=0), len(tower))
+    first = int(count * ratio)
+    important, rest, similarity = ranked[:first], ranked[first:], cosine(tower, tower)
+    while ratio < 1 and len(rest) > count - first:
+        one, other = rest[::2], rest[1::2]
+        scores = [max((similarity[a, b] for b in other), default=0.0) for a in one]
+        drop = min(8, len(rest) - (count - first), len(one))
+        rest = [one[i] for i in highest(np.array(scores), len(one))[drop:]] + other
+    return important + (rest if ratio < 1 else [])

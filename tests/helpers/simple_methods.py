@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens
-from eadp.methods import BeforeMethod
+from eadp.methods import BeforeMethod, Method
 
 
 @dataclass(frozen=True)
@@ -95,3 +95,12 @@ class Guide:
     def align(self, states: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(1)
         return states.float() @ torch.randn(states.shape[-1], self.width, generator=generator)
+
+
+def guide_of(family: str, method: type[Method]) -> Guide | None:
+    """Return a guide in the space in which a method reads the question of a family's prompts; None if it does not."""
+    if "word_embeddings" in method.needs:
+        return Guide("language")
+    if "text" not in method.needs:
+        return None
+    return Guide("tower" if family.startswith("llava") else "language")

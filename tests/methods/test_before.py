@@ -48,6 +48,7 @@ def test_exactly_the_budget_whatever_the_blocks(name: str, grids: list[tuple[int
         ],
         tower=torch.randn(total, 4, generator=g),
         tower_cls=torch.randn(len(grids), 4, generator=g) if has_cls else None,
+        tower_features=torch.randn(total, 4, generator=g),
         downsampled=torch.randn(extra, 6, generator=g) if seen_at else None,
         downsampled_grids=seen_at,
     )

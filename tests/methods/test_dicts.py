@@ -47,16 +47,22 @@ CHANGED: dict[str, dict[str, Any]] = {
     "vidcom2": {"keep": 0.25, "exact": True, "form": "vllm"},
     "fastv": {"keep": 0.5, "layers": (3, 5), "budget": "layer_mean"},
     "hiprune": {"keep": 9, "alpha": 0.3, "object_layer": 4, "deep_layer": -3, "buffers": "grid", "exact": True},
+    "mmtok": {
+        **{"keep": 9, "alpha": 0.3, "text_temperature": 0.1, "vision_temperature": 0.3, "words": "question"},
+        **{"exact": True},
+    },
     "none": {},
     "pool": {"keep": 0.1},
     "prumerge": {"keep": 9, "layer": -2, "even": 1, "neighbours": 8, "among": "unkept", "per_head": True},
     "pyramiddrop": {"keep": 9, "layers": (5, 10), "shares": (0.4, 0.2), "budget": "layer_mean"},
     "random": {"keep": 9, "seed": 4},
+    "scope": {"keep": 9, "alpha": 2.0, "combine": "add", "layer": -3, "exact": True},
     "sparsevlm": {"layers": (2, 6, 15), "budget": "layer_mean", "table": (9, 5, 3), "recycle": 0.5},
     "topk": {"keep": 9, "mu": 0.25, "q": 0.2, "tau": 0.02, "gamma": 0.03, "smoothing": 5},
     "trim": {"keep": 9, "exact": True},
     "uniform": {"keep": 1.0},
     "visionzip": {"keep": 9, "layer": -3, "contextual": 4},
+    "vispruner": {"keep": 9, "ratio": 0.25, "layer": -3},
 }
 UNCHANGED = {"eadp": {"selection"}, "sparsevlm": {"keep"}, "none": {"keep"}}
 """Settings that the others do not let change."""

@@ -12,7 +12,7 @@ from helpers.inside_methods import NAMES, Recording, deep, generated, method, wi
 from helpers.manual_pruning import SPECIAL_IDS, answers
 from helpers.methods import BEFORE
 from helpers.prompts import IMAGES, every_family
-from helpers.simple_methods import EverySecond, Guide, Pairs, Ragged
+from helpers.simple_methods import EverySecond, Guide, Pairs, Ragged, guide_of
 
 import eadp
 from eadp.methods import get_method
@@ -186,8 +186,7 @@ def test_a_chain_with_eadp() -> None:
 def test_every_method_before_may_have_one_inside_after_it(family: str, name: str) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
     before = get_method(name, keep=0.5).with_exact_count()
-    guide = Guide("tower" if family == "llava" else "language") if "text" in before.needs else None
-    options: dict[str, Any] = {"guide": guide, "question": "Which one?"}
+    options: dict[str, Any] = {"guide": guide_of(family, type(before)), "question": "Which one?"}
     recording = Recording(of=method("sparsevlm", 2))
     with eadp.attach(model, method=[before, recording], **options) as pruned:
         _, logits = answers(model, **inputs)

@@ -9,8 +9,9 @@ from eadp.cli import app
 from eadp.methods import InsideMethod, get_method_class, list_methods
 
 BEFORE = (
-    *("cdpruner", "divprune", "downsample", "eadp", "hiprune", "none", "pool", "prumerge", "random", "topk", "trim"),
-    *("uniform", "visionzip", "evs", "vidcom2", "vcast", "floc", "fastvid", "flashvid", "holitom"),
+    *("cdpruner", "divprune", "downsample", "eadp", "hiprune", "mmtok", "none", "pool", "prumerge", "random", "scope"),
+    *("topk", "trim", "uniform", "visionzip", "vispruner", "evs", "vidcom2", "vcast", "floc"),
+    *("fastvid", "flashvid", "holitom"),
 )
 
 

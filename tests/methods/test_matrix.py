@@ -10,7 +10,7 @@ from helpers import tiny
 from helpers.manual_pruning import answers
 from helpers.methods import BEFORE
 from helpers.prompts import CLIPS, IMAGES, Sizes, every_prompt
-from helpers.simple_methods import Guide
+from helpers.simple_methods import guide_of
 from torch import Tensor
 
 import eadp
@@ -27,9 +27,7 @@ def exact(name: str) -> dict[str, bool]:
 
 
 def pruning(family: str, name: str, keep: float) -> eadp.Pruned:
-    guide = (
-        Guide("tower" if family.startswith("llava") else "language") if "text" in get_method_class(name).needs else None
-    )
+    guide = guide_of(family, get_method_class(name))
     return eadp.attach(tiny.model(family), method=name, keep=keep, guide=guide, question="Which one?", **exact(name))
 
 

@@ -6,6 +6,7 @@ segments, and grids that are not square. All inputs are float64, so that roundin
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,18 @@ from torch import Tensor
 from eadp import (
     DART,
     EADP,
+    SCOPE,
     TRIM,
     CDPruner,
     DivPrune,
     FastV,
     HiPrune,
+    MMTok,
     PruMerge,
     SparseVLM,
     TextGuide,
     VisionZip,
+    VisPruner,
     VisualTokens,
 )
 from eadp.core import TowerAttention
@@ -283,3 +287,37 @@ def test_sparsevlm(total: int, words: int, keep: int, seed: int) -> None:
     assert selection.rows[: cut.keep - cut.merged].tolist() == kept
     merged = (selection.merge.double() @ tensor(states))[cut.keep - cut.merged :]
     np.testing.assert_allclose(sorted(merged.tolist()), sorted(recycled), rtol=1e-4, atol=1e-5)
+
+
+def cls_tokens(tower: np.ndarray, attention: np.ndarray, grid: tuple[int, int]) -> VisualTokens:
+    layer = TowerAttention(22, 24, torch.zeros(len(tower), len(attention), 1), tensor(attention.mean(axis=0)))
+    return VisualTokens(tensor(tower), None, [grid], attention=[layer], tower_features=tensor(tower))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("grid", "keep"), ONE_BLOCK)
+def test_scope_and_vispruner(grid: tuple[int, int], keep: int, seed: int) -> None:
+    source, total = Source(seed), grid[0] * grid[1]
+    tower = source.near(total, 12)
+    attention = np.stack([source.generator.dirichlet(np.ones(total)) for _ in range(3)])
+    tokens = cls_tokens(tower, attention, grid)
+    assert SCOPE(keep=keep).select(tokens).order.tolist() == releases.scope(tower, attention, keep)
+    for ratio in (0.0, 0.3, 0.5, 1.0):
+        found = VisPruner(keep=keep, ratio=ratio).select(tokens)
+        assert found.order.tolist() == releases.vispruner(tower, attention, keep, ratio)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("words", [1, 9])
+@pytest.mark.parametrize(("grid", "keep"), ONE_BLOCK)
+def test_mmtok(grid: tuple[int, int], keep: int, words: int, seed: int) -> None:
+    source, total = Source(seed), grid[0] * grid[1]
+    text, projected, tower = source.normal(words, 16), source.normal(total, 16), source.near(total, 12)
+    guide = TextGuide(tensor(text), None)
+    tokens = VisualTokens(tensor(projected), tensor(projected), [grid], tower_features=tensor(tower))
+    assert MMTok(keep=keep).select(tokens, guide).order.tolist() == releases.mmtok(text, projected, tower, keep)
+    padded = [0, total - 1]
+    if keep <= total - len(padded):
+        tokens = replace(tokens, padding=torch.isin(torch.arange(total), torch.tensor(padded)))
+        expected = releases.mmtok(text, projected, tower, keep, padded)
+        assert MMTok(keep=keep).select(tokens, guide).order.tolist() == expected

@@ -172,7 +172,7 @@ def test_attention_is_available_in_the_layers_that_the_model_runs(layer: Any, re
     config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=layer)
     settings = ServerSettings.from_config(config, ("renumber",))
     assert settings.tower.layers_run == read
-    assert {"visionzip", "hiprune", "prumerge", "trim"} < set(settings.available_methods)
+    assert {"visionzip", "hiprune", "prumerge", "trim", "mmtok", "scope", "vispruner"} < set(settings.available_methods)
     assert settings.attention_layers(settings.build_request({"method": "prumerge", "layer": 3}).method) == (3,)
     assert settings.attention_layers(settings.build_request({"method": "hiprune", "deep_layer": 20}).method) == (8, 20)
     assert settings.attention_layers(settings.build_request({"method": "divprune"}).method) == ()
@@ -191,23 +191,24 @@ def test_attention_is_available_in_all_layers_of_a_siglip_tower(video: bool) -> 
     config = SimpleNamespace(**own, vision_config=vision, vision_feature_layer=-1)
     settings = ServerSettings.from_config(config, ("renumber",))
     assert (settings.tower.layers_run, settings.tower.has_cls, settings.llava_video) == (26, False, video)
-    assert {"visionzip", "hiprune", "prumerge", "trim"} < set(settings.available_methods)
+    assert {"visionzip", "hiprune", "prumerge", "trim", "mmtok", "scope", "vispruner"} < set(settings.available_methods)
     assert settings.attention_layers(settings.build_request({"method": "prumerge", "layer": -1}).method) == (25,)
     with pytest.raises(ValueError, match="llava_video can be set only for the whole server"):
         settings.build_request({"llava_video": True})
 
 
 def test_a_server_keeps_the_exact_count_if_a_release_does_not() -> None:
-    """TRIM's release adds a mean token and HiPrune's may keep fewer, but the engine needs the count in advance."""
+    """TRIM's release adds a mean token, others keep fewer in some cases, but the engine needs the count in advance."""
     vision = SimpleNamespace(model_type="clip_vision_model", num_hidden_layers=24, num_attention_heads=16)
     config = SimpleNamespace(eadp={"keep": 64}, model_type="llava", vision_config=vision, vision_feature_layer=-2)
     settings = ServerSettings.from_config(config, "renumber")
-    for name in ("trim", "hiprune"):
+    for name in ("trim", "hiprune", "scope", "mmtok"):
         assert settings.build_request({"method": name}).method.exact
         with pytest.raises(ValueError, match="must know how many tokens stay"):
             settings.build_request({"method": name, "exact": False})
-    assert settings.build_request({"method": "trim"}).merges_before_projector
-    assert not settings.build_request({"method": "hiprune"}).merges_before_projector
+    assert settings.build_request({"method": "trim"}).outputs == ("tower_rows",)
+    assert settings.build_request({"method": "mmtok"}).outputs == ("tower_features", "padding")
+    assert settings.build_request({"method": "hiprune"}).outputs == ()
     flashvid = settings.build_request({"method": "flashvid", "layer": -2}).method
     assert (flashvid.exact, flashvid.expansion) == (True, 1.0)
 
@@ -218,7 +219,7 @@ def encoded_features(size: int) -> EncodedFeatures:
 
 def test_the_cache_drops_the_least_recently_used_features() -> None:
     cache = FeatureCache(4096)
-    a, b, c, d = ((image, (), False) for image in (b"a", b"b", b"c", b"d"))
+    a, b, c, d = ((image, (), ()) for image in (b"a", b"b", b"c", b"d"))
     for key in (a, b):
         cache.put(key, encoded_features(2))
     assert cache.get(a) is not None
@@ -230,15 +231,20 @@ def test_the_cache_drops_the_least_recently_used_features() -> None:
 
 
 def test_cached_features_do_not_keep_their_batch_in_memory() -> None:
-    rows, states, key = torch.zeros(8, 2, 256), torch.zeros(8, 3, 64), (b"a", (), True)
+    rows, states, key = torch.zeros(8, 2, 256), torch.zeros(8, 3, 64), (b"a", (), ("tower_rows",))
     cache = FeatureCache(1 << 20)
-    image = EncodedImage(ImageLayout.contiguous([(1, 2)]), tower_rows=TowerRows(states[0, 1:], states[0, :1]))
+    image = EncodedImage(
+        ImageLayout.contiguous([(1, 2)]),
+        tower_rows=TowerRows(states[0, 1:], states[0, :1]),
+        tower_features=states[1, 1:],
+    )
     cache.put(key, EncodedFeatures(image, rows[0], 256))
     found = cache.get(key)
     assert found.rows.untyped_storage().nbytes() == 2 * 256 * 4
     assert found.image.tower_rows.rows.untyped_storage().nbytes() == 2 * 64 * 4
     assert found.image.tower_rows.cls.untyped_storage().nbytes() == 64 * 4
-    assert cache.bytes == (2 * 256 + 3 * 64) * 4
+    assert found.image.tower_features.untyped_storage().nbytes() == 2 * 64 * 4
+    assert cache.bytes == (2 * 256 + 5 * 64) * 4
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from safetensors.torch import save_file
 
 from eadp.pocket.things.atlas import kinds
-from eadp.pocket.things.model import build_tower
+from eadp.pocket.things.model import build_clip_text, build_tower
 from eadp.pocket.things.render import GRID, PATCH, render
 from eadp.pocket.things.scene import SIGN, WORDS, make_scene
 from training.things import clip, recipe, results, tower
@@ -134,12 +134,35 @@ def test_the_tally_counts_votes_of_things_and_not_of_single_patches():
     assert measures["patches"] == measures["things"] == 0
 
 
+def test_a_name_points_at_the_patch_with_the_highest_cosine(tokenizer):
+    """With an image encoder that gives every patch of a thing the vector of the thing's name, all names point."""
+    torch.manual_seed(0)
+    batch, text = draw_windows("validation", 0, 4), build_clip_text(len(tokenizer))
+    text.visual_projection = torch.nn.Identity()
+    normed = torch.zeros(16, 65, 160)
+    with torch.no_grad():
+        for row, view in enumerate(batch.views):
+            for index in view.unique:
+                ids = encode_captions(tokenizer, [view.names[index]])
+                name = (F.normalize(text.encode_tokens(ids), dim=-1) * clip.is_word(ids)[..., None]).sum(1)
+                centre = [min(max(int(place // PATCH), 0), 7) for place in reversed(view.things[index].centre)]
+                normed[row, 1 + 8 * centre[0] + centre[1]] = name
+        tally = tower.Tally()
+        clip.tally_captions(tally, text, tokenizer, normed, batch, seed=0)
+        shifted = tower.Tally()
+        clip.tally_captions(shifted, text, tokenizer, normed.roll(1, 0), batch, seed=0)
+    assert tally.percentages()["pointing"] > 85, "two things may have their centres in one patch"
+    assert shifted.percentages()["pointing"] < 60
+
+
 @pytest.mark.slow
 def test_the_vision_stage_runs_resumes_and_keeps_its_curve(tmp_path, monkeypatch):
-    monkeypatch.setattr(recipe, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(recipe, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(recipe, "MEASURE_EVERY", 2)
     monkeypatch.setattr(recipe, "WINDOWS", 8)
     monkeypatch.setattr(recipe, "SCENES", 2)
     monkeypatch.setattr(recipe, "VALIDATION_SCENES", 4)
+    monkeypatch.setattr(recipe, "WHOLE_SCENES", 4)
     monkeypatch.setattr(recipe, "VALIDATION_BATCH", 4)
     with Progress(disable=True) as progress:
         recipe.Recipe(tmp_path, progress, steps=4).vision(train=True)
@@ -147,7 +170,9 @@ def test_the_vision_stage_runs_resumes_and_keeps_its_curve(tmp_path, monkeypatch
         resumed.vision(train=True)
     lines = [json.loads(line) for line in (tmp_path / "vision.curve.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4]
-    assert {"things", "patches", "pooled", "late", "pointing", "loss_label"} <= set(lines[0])
+    assert {"things", "patches", "pooled", "late", "pointing", "scene_things", "scene_pointing", "loss_label"} <= set(
+        lines[0]
+    )
     (file,) = results.store(tmp_path, tmp_path / "results")
     assert file.stat().st_size < 7e6
     fresh = recipe.Recipe(tmp_path / "fresh", progress)

@@ -23,7 +23,7 @@ OWN = {
     "fastvid": {"layer": -2, "exact": True},
     "flashvid": {"layer": -2, "exact": True, "expansion": 1.0},
     "holitom": {"layer": -2, "exact": True, "newlines": "all"},
-    **{name: {"exact": True} for name in ("trim", "hiprune", "evs", "vidcom2", "vcast")},
+    **{name: {"exact": True} for name in ("trim", "hiprune", "mmtok", "scope", "evs", "vidcom2", "vcast")},
 }
 """Required settings of methods: the last layer of most towers is not run, and a server keeps an exact count. It cannot
 keep only the newlines of rows that keep a token."""
@@ -146,7 +146,9 @@ def test_positions_and_newlines_of_a_request(pair: Pair) -> None:
 def test_methods_that_use_the_attention_of_the_tower(pair: Pair) -> None:
     """Several methods on the same images in one batch do not mix up the attention of the tower."""
     by_attention = [name for name in pair.available_methods if "vision_attention" in get_method_class(name).needs]
-    assert set(by_attention) == {"visionzip", "hiprune", "prumerge", "fastvid", "flashvid", "holitom"}
+    assert set(by_attention) == {
+        *("visionzip", "hiprune", "prumerge", "scope", "vispruner", "fastvid", "flashvid", "holitom"),
+    }
     images = (pair.wide(17), random_image(18, 40, 104))
 
     def queries_with(method: str) -> list[Query]:

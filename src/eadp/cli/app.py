@@ -17,7 +17,9 @@ EXPLORE, MEASURE, EVALUATE, SERVE = PANELS = ("Explore", "Measure", "Evaluate", 
 """The groups of subcommands, in the order in which `eadp --help` shows them."""
 
 MODEL_HELP = "`pocket`, the folder of a checkpoint, or its name on the Hugging Face hub."
-METHODS_HELP = "Methods, separated by commas, optionally with a preset (eadp:published). See `eadp methods`."
+METHODS_HELP = (
+    "Methods, separated by commas, optionally with a preset (eadp:published), or `zoo` for all. See `eadp methods`."
+)
 SET_METAVAR = "NAME=VALUE"
 
 

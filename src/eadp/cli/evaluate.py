@@ -33,6 +33,10 @@ SUITE_MODEL_HELP = (
 )
 ONLY_HELP = "Run only these benchmarks of the suite, separated by commas. `eadp suites` lists them."
 PYTHON_HELP = "Python interpreter of the environment in which the harness is installed. Default: this one."
+HARD_HELP = (
+    "Also show the results on hard samples only: those that `downsample`, which is run too, does not answer right with "
+    "the same budget."
+)
 OUT_HELP = "Folder for the results. A folder that already has results is continued."
 
 
@@ -87,6 +91,7 @@ def evaluate(
             help="Show the paper's results of this model next to ours. Default: those of the evaluated model.",
         ),
     ] = "",
+    hard: Annotated[bool, typer.Option("--hard", help=HARD_HELP)] = False,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT_HELP)] = None,
 ) -> None:
     """Measure accuracy with and without pruning, for several methods and budgets on the same questions.
@@ -95,6 +100,8 @@ def evaluate(
     benchmarks of the paper with lmms-eval or VLMEvalKit and print the paper's results next to ours. They preprocess
     images and questions as EADP's release does; with `--methods eadp:published` they also use its settings, including
     its value of mu for each benchmark.
+
+    Beside accuracy, tables show loyalty: the share of answers that equal those of the unpruned model, right or wrong.
 
     Each answer is saved as soon as it is known. Repeat the command to continue an interrupted run, or to add methods,
     budgets and benchmarks to a folder.
@@ -112,7 +119,7 @@ def evaluate(
             harness_only |= {"--batch": batch > 1, "--ranks": ranks > 1}
             if misplaced := [option for option, value in harness_only.items() if value]:
                 raise ValueError(f"pocket runs without a harness: leave out {', '.join(misplaced)}")
-            _run_pocket(model or POCKET, methods, keep, samples or DEFAULT_QUESTIONS, settings or [], out)
+            _run_pocket(model or POCKET, methods, keep, samples or DEFAULT_QUESTIONS, settings or [], hard, out)
             return
         from eadp.evaluate import suites
 
@@ -124,48 +131,61 @@ def evaluate(
         if beside and paper_table is None:
             raise ValueError(f"the paper has no results of {beside!r}; `eadp paper` shows those that it has")
         benchmarks, skipped = loaded.select_benchmarks(parse_names(only), suites.has_judge())
+        names = [*parse_names(methods), *(["downsample"] if hard else [])]
         specs = suites.plan_specs(
-            parse_names(methods), parse_budgets(keep), parse_method_options(settings or []), model, paper_table
+            list(dict.fromkeys(names)), parse_budgets(keep), parse_method_options(settings or []), model, paper_table
         )
         out = out or Path("out") / loaded.name / Path(model).name
         model_arguments = parse_assignments(arguments or [])
         plan = suites.SuitePlan(loaded, model, specs, benchmarks, out, python, model_arguments, samples, batch, ranks)
-        _run_suite(plan, skipped, paper_table)
+        _run_suite(plan, skipped, paper_table, hard)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
 
 
-def _run_pocket(model: str, methods: str, keep: str, samples: int, settings: list[str], out: Path | None) -> None:
+def _run_pocket(
+    model: str, methods: str, keep: str, samples: int, settings: list[str], hard: bool, out: Path | None
+) -> None:
     from rich.progress import Progress
     from transformers.utils.logging import disable_progress_bar
 
     from eadp.evaluate import compare, pocket_benchmark, pocket_report
     from eadp.evaluate.journal import Journal
     from eadp.method_spec import ALL_TOKENS, BLIND, MethodSpec, build_specs
+    from eadp.methods import Downsample
 
     disable_progress_bar()  # the bar for loading weights: one bar is enough
     out = out or Path("out/pocket")
     specs = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND)]
-    specs += build_specs(parse_names(methods), parse_budgets(keep or "0.125,0.0625"), parse_method_options(settings))
+    budgets = parse_budgets(keep or "0.125,0.0625")
+    specs += build_specs(parse_names(methods), budgets, parse_method_options(settings))
+    specs += build_specs([Downsample.name], budgets) if hard else []
     specs = list({spec.key: spec for spec in specs}.values())
     with Journal.open(out, pocket_benchmark.journal_settings(model)) as journal, Progress() as progress:
         task = progress.add_task(f"{len(specs)} settings", total=len(specs) * samples)
         report = pocket_benchmark.evaluate(
             specs, samples, progress=lambda answers: progress.advance(task, answers), model=model, journal=journal
         )
-        written = pocket_report.write(report, out)
+        written = pocket_report.write(report, out, hard)
     print_full_width(pocket_report.as_table(report))
+    for title, part in (pocket_report.hard_reports(report) if hard else {}).items():
+        if part.kinds:
+            print_full_width(pocket_report.as_table(part, title))
+        else:
+            get_console().print(f"{title}: none")
     if differences := compare.compare_with_others(report.outcomes):
         print_full_width(compare.as_table(differences))
     get_console().print("written: " + ", ".join(str(path) for path in written))
 
 
-def _run_suite(plan: SuitePlan, skipped: Sequence[Benchmark], paper_table: PaperTable | None) -> None:
-    from eadp.evaluate.suites.table import as_table, write
+def _run_suite(plan: SuitePlan, skipped: Sequence[Benchmark], paper_table: PaperTable | None, hard: bool) -> None:
+    from eadp.evaluate.suites.table import as_hard_table, as_table, write
 
     result = run_with_progress(plan)
-    written, console = write(result, paper_table), get_console()
+    written, console = write(result, paper_table, hard), get_console()
     print_full_width(as_table(result, paper_table))
+    if hard:
+        print_full_width(as_hard_table(result))
     for benchmark in skipped:
         need = "an online judge (OPENAI_API_KEY)" if benchmark.needs == "judge" else "a server that scores submissions"
         console.print(

@@ -153,7 +153,7 @@ def _sweep_pocket(plan: SweepPlan, model: str, samples: int, out: Path) -> dict[
 
     disable_progress_bar()  # the bar for loading weights: one bar is enough
     with Progress() as progress:
-        task = progress.add_task(f"{len(plan.specs)} settings", total=len(plan.specs) * samples)
+        task = progress.add_task(f"{len(plan.specs)} settings", total=len(plan.all_specs) * samples)
         return run_on_pocket(plan, samples, model, out, lambda answers: progress.advance(task, answers))
 
 
@@ -173,7 +173,9 @@ def _sweep_suite(
     if not (model := model or suite.model):
         raise ValueError(f"{suite.name} has no default model: give one with --model")
     benchmarks, _ = suite.select_benchmarks(only, suites.has_judge())
-    return run_with_progress(suites.SuitePlan(suite, model, plan.specs, benchmarks, out, python, {}, samples, batch))
+    return run_with_progress(
+        suites.SuitePlan(suite, model, plan.all_specs, benchmarks, out, python, {}, samples, batch)
+    )
 
 
 def _parse_single_budget(text: str) -> int | float:

@@ -96,6 +96,10 @@ class VisualTokens:
             patches of a token are concatenated. Given only to methods that merge in this space, and only where the
             projector maps each row independently.
         tower_cls: blocks×w, the CLS token of each block in the same space. None where the tower has no CLS.
+        tower_features: N×w, the mean of each token's patches in the vision tower's output that the projector reads, for
+            methods that compare tokens there.
+        padding: N, true for tokens that show nothing but padding. None where the model pads no image, or where the
+            method does not ask.
         sequence: N, the rank of each token in the order in which the language model receives them. It differs from the
             order here on LLaVA-NeXT, whose crops are joined and read row by row. None if the order is the same.
         newlines: R×d_v, the newline tokens between the image's rows, for methods that can keep or drop these too.
@@ -112,6 +116,8 @@ class VisualTokens:
     attention: Sequence[TowerAttention] = ()
     tower: Tensor | None = None
     tower_cls: Tensor | None = None
+    tower_features: Tensor | None = None
+    padding: Tensor | None = None
     sequence: Tensor | None = None
     newlines: Tensor | None = None
     downsampled: Tensor | None = None

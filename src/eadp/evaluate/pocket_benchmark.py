@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 
 from eadp.evaluate.journal import Journal, Record
+from eadp.evaluate.loyalty import hard_samples, loyalty
 from eadp.loading import POCKET, load_model
-from eadp.method_spec import BLIND, MAJORITY, MethodSpec, build_method
-from eadp.methods import Random
+from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec, build_method
+from eadp.methods import Downsample, Random
 from eadp.models.guides import Guide, guide_for
 from eadp.models.prompt import build_inputs
 from eadp.pocket.samples import Sample, samples
@@ -99,6 +100,33 @@ class PocketReport:
         for kind, right in zip(self.kinds, outcome.right, strict=True):
             by_kind[kind].append(right)
         return {kind: sum(right) / len(right) for kind, right in sorted(by_kind.items())}
+
+    def loyalty(self, outcome: Outcome) -> float | None:
+        """Return the share of answers that equal those of the unpruned model; None if that was not run."""
+        unpruned = next((o for o in self.outcomes if o.spec.method == ALL_TOKENS), None)
+        return (
+            None if unpruned is None else loyalty(dict(enumerate(outcome.answers)), dict(enumerate(unpruned.answers)))
+        )
+
+    def only_hard(self, keep: int | float) -> PocketReport:
+        """Return the report of the questions that down-sampling to a budget does not answer right.
+
+        It has the outcomes of this budget, and those without any.
+
+        Args:
+            keep: The budget. `downsample` must be among the outcomes at this budget.
+        """
+        hard = hard_samples(dict(enumerate(map(float, self.find_outcome(Downsample.name, keep).right))))
+
+        def chosen(values: list[Any]) -> list[Any]:
+            return [values[number] for number in hard]
+
+        outcomes = [
+            Outcome(o.spec, *(chosen(values) for values in (o.answers, o.right, o.tokens, o.sent, o.layer_means)))
+            for o in self.outcomes
+            if o.spec.keep in (None, keep)
+        ]
+        return PocketReport(chosen(self.kinds), chosen(self.expected), outcomes, self.model)
 
     def find_outcome(self, method: str, keep: int | float | None = None) -> Outcome:
         """Return the first outcome of a method at a budget."""

@@ -13,13 +13,17 @@ from rich.table import Table
 from eadp.evaluate.compare import compare_with_others
 from eadp.evaluate.pocket_benchmark import Outcome, PocketReport
 from eadp.method_spec import BLIND, MAJORITY, MethodSpec
+from eadp.methods import Downsample
 from eadp.utils.files import replace_file
 from eadp.utils.palette import OKABE_ITO
 from eadp.utils.tables import NOTHING, build_table, format_markdown
 
 
 def build_rows(report: PocketReport) -> tuple[list[str], list[list[str]]]:
-    """Build the header and one row per setting: token counts, accuracy in percent with its 95 % interval, by kind."""
+    """Build the header and one row per setting: token counts, accuracy in percent with its 95 % interval, by kind.
+
+    Loyalty is the share of answers that equal those of the unpruned model, in percent.
+    """
     kinds = sorted(set(report.kinds))
     rows = []
     for outcome in report.outcomes:
@@ -29,19 +33,39 @@ def build_rows(report: PocketReport) -> tuple[list[str], list[list[str]]]:
         if outcome.spec.method in (BLIND, MAJORITY):
             counts = [NOTHING] * len(counts)
         accuracy = f"{100 * outcome.accuracy:.1f} ({100 * low:.1f}–{100 * high:.1f})"
-        rows.append([str(outcome.spec), *counts, accuracy, *(f"{100 * by_kind[kind]:.0f}" for kind in kinds)])
-    return ["setting", "patches", "sent", "layer mean", "all kinds (95 %)", *kinds], rows
+        loyal = format_share(report.loyalty(outcome))
+        rows.append([str(outcome.spec), *counts, accuracy, loyal, *(f"{100 * by_kind[kind]:.0f}" for kind in kinds)])
+    return ["setting", "patches", "sent", "layer mean", "all kinds (95 %)", "loyalty", *kinds], rows
 
 
-def as_table(report: PocketReport) -> Table:
-    """Build the table for the terminal."""
-    title = f"{report.model} model, {len(report.kinds)} questions: accuracy in percent"
+def as_table(report: PocketReport, title: str = "") -> Table:
+    """Build the table for the terminal. title: what to say of the questions, instead of how many there are."""
+    title = f"{report.model} model, {title or f'{len(report.kinds)} questions'}: accuracy and loyalty in percent"
     return build_table(*build_rows(report), left=["setting"], box=box.SIMPLE_HEAD, title=title)
+
+
+def format_share(share: float | None) -> str:
+    """Format a share in percent; a dash if it is not known."""
+    return NOTHING if share is None else f"{100 * share:.1f}"
 
 
 def as_markdown(report: PocketReport) -> str:
     """Format the table as Markdown."""
     return format_markdown(*build_rows(report)) + "\n"
+
+
+def hard_reports(report: PocketReport) -> dict[str, PocketReport]:
+    """Return the reports of the hard questions of each budget that `downsample` was run with, by their titles.
+
+    A report may have no questions, if down-sampling answers all of them right.
+    """
+    budgets = [outcome.spec.keep for outcome in report.outcomes if outcome.spec.method == Downsample.name]
+    found = {keep: report.only_hard(keep) for keep in budgets if keep is not None}
+    return {
+        f"the {len(hard.kinds)} of {len(report.kinds)} questions that down-sampling to "
+        f"{f'{100 * keep:.4g} % of the' if isinstance(keep, float) else keep} tokens does not answer right": hard
+        for keep, hard in found.items()
+    }
 
 
 def as_json(report: PocketReport) -> dict[str, Any]:
@@ -59,6 +83,7 @@ def as_json(report: PocketReport) -> dict[str, Any]:
                 "options": outcome.spec.options,
                 "accuracy": outcome.accuracy,
                 "interval": outcome.interval,
+                "loyalty": report.loyalty(outcome),
                 "mean_tokens": outcome.mean_tokens,
                 "mean_sent": outcome.mean_sent,
                 "layer_mean": outcome.layer_mean,
@@ -74,12 +99,21 @@ def as_json(report: PocketReport) -> dict[str, Any]:
     }
 
 
-def write(report: PocketReport, folder: Path) -> list[Path]:
-    """Write results.json, table.md and, if matplotlib is installed, accuracy.png; return their paths."""
+def write(report: PocketReport, folder: Path, hard: bool = False) -> list[Path]:
+    """Write results.json, table.md and, if matplotlib is installed, accuracy.png; return their paths.
+
+    Args:
+        report: The report.
+        folder: Where the files go.
+        hard: Whether table.md also has the tables of the hard questions.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     results, table = folder / "results.json", folder / "table.md"
     replace_file(results, json.dumps(as_json(report)) + "\n")
-    replace_file(table, as_markdown(report))
+    text = as_markdown(report)
+    for title, part in (hard_reports(report) if hard else {}).items():
+        text += f"\n{title[0].upper()}{title[1:]}:\n\n" + (as_markdown(part) if part.kinds else "none.\n")
+    replace_file(table, text)
     try:
         import matplotlib
     except ImportError:

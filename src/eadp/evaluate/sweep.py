@@ -13,7 +13,7 @@ from eadp import paper
 from eadp.evaluate.compare import Difference, compare_runs, percent_scale
 from eadp.evaluate.journal import Journal
 from eadp.evaluate.scores import ScoredRun, load_existing_runs
-from eadp.method_spec import PRESET, Budget, MethodSpec, build_specs, parse_method
+from eadp.method_spec import ALL_TOKENS, PRESET, Budget, MethodSpec, build_specs, parse_method
 from eadp.methods import get_method_class
 from eadp.utils.statistics import mean_interval
 
@@ -51,9 +51,14 @@ class SweepPlan:
 
     @property
     def specs(self) -> list[MethodSpec]:
-        """All specs that have to be run, each once; the default is the first."""
+        """All points, each once; the default is the first."""
         every = [self.default, *(point.spec for block in self.blocks for point in block)]
         return list({spec.key: spec for spec in every}.values())
+
+    @property
+    def all_specs(self) -> list[MethodSpec]:
+        """All specs that have to be run: the unpruned model, for the loyalty of the points, and the points."""
+        return [MethodSpec(ALL_TOKENS), *self.specs]
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class SweepResult:
         difference: The paired difference of these scores to those of the default.
         reported: What the harness reports, in the benchmark's own measure; None on the pocket benchmark, which reports
             the mean score.
+        loyalty: The share of answers that equal those of the unpruned model; None if it is not known.
     """
 
     point: SweepPoint
@@ -75,6 +81,7 @@ class SweepResult:
     score: tuple[float, float, float] | None
     difference: Difference | None
     reported: float | None = None
+    loyalty: float | None = None
 
 
 Blocks = list[list[SweepResult]]
@@ -155,7 +162,10 @@ def _build_spec(method: str, keep: Budget | None, options: Mapping[str, Any]) ->
 
 
 def collect_results(
-    plan: SweepPlan, runs: Mapping[str, ScoredRun], reported: Mapping[str, float] | None = None
+    plan: SweepPlan,
+    runs: Mapping[str, ScoredRun],
+    reported: Mapping[str, float] | None = None,
+    loyalties: Mapping[str, float | None] | None = None,
 ) -> Blocks:
     """Collect the results of a sweep on one benchmark.
 
@@ -163,6 +173,7 @@ def collect_results(
         plan: The sweep.
         runs: The scores per sample, by the key of the spec.
         reported: What the harness reports, by the key of the spec.
+        loyalties: The share of answers that equal those of the unpruned model, by the key of the spec.
     """
     default_run = runs.get(plan.default.key)
 
@@ -171,7 +182,12 @@ def collect_results(
         difference = compare_runs(runs[key], default_run) if default_run and key in runs else None
         score = _mean_score(runs[key]) if key in runs else None
         return SweepResult(
-            point, key == plan.default.key, score, difference, None if reported is None else reported.get(key)
+            point,
+            key == plan.default.key,
+            score,
+            difference,
+            None if reported is None else reported.get(key),
+            None if loyalties is None else loyalties.get(key),
         )
 
     return [[collect(point) for point in block] for block in plan.blocks]
@@ -199,9 +215,10 @@ def run_on_pocket(
     from eadp.evaluate import pocket_benchmark
 
     with Journal.open(folder, pocket_benchmark.journal_settings(model)) as journal:
-        report = pocket_benchmark.evaluate(plan.specs, samples, progress=progress, model=model, journal=journal)
+        report = pocket_benchmark.evaluate(plan.all_specs, samples, progress=progress, model=model, journal=journal)
     runs = {o.spec.key: ScoredRun.from_scores(o.spec.key, o.right) for o in report.outcomes}
-    return {"pocket": collect_results(plan, runs)}
+    loyalties = {o.spec.key: report.loyalty(o) for o in report.outcomes}
+    return {"pocket": collect_results(plan, runs, loyalties=loyalties)}
 
 
 def collect_suite_results(plan: SweepPlan, result: SuiteResult) -> dict[str, Blocks]:
@@ -211,7 +228,8 @@ def collect_suite_results(plan: SweepPlan, result: SuiteResult) -> dict[str, Blo
         values = {spec.key: result.value(spec, benchmark) for spec in plan.specs}
         own_runs = {key: runs[name] for key in values if (name := f"{key} {benchmark.name}") in runs}
         reported = {key: value for key, value in values.items() if value is not None}
-        by_benchmark[benchmark.name] = collect_results(plan, own_runs, reported)
+        loyalties = {spec.key: result.loyalty(spec, [benchmark]) for spec in plan.specs}
+        by_benchmark[benchmark.name] = collect_results(plan, own_runs, reported, loyalties)
     return by_benchmark
 
 

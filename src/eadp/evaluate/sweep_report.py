@@ -24,7 +24,7 @@ def build_header(blocks: Blocks, with_paper: bool = False) -> list[str]:
     """Return the names of the columns."""
     reported = ["figure"] if _has_reported(blocks) else []
     paper = [PAPER_COLUMN] if with_paper else []
-    return ["setting", *reported, "score", "95 %", "to default", "95 % of it", "significant", *paper]
+    return ["setting", *reported, "score", "95 %", "to default", "95 % of it", "significant", "loyalty", *paper]
 
 
 def build_rows(blocks: Blocks, with_paper: bool = False) -> Iterator[list[list[str]]]:
@@ -36,7 +36,8 @@ def build_rows(blocks: Blocks, with_paper: bool = False) -> Iterator[list[list[s
             row = [_format_changes(result)]
             if _has_reported(blocks):
                 row.append(NOTHING if result.reported is None else f"{result.reported:.1f}")
-            row += [*_score_cells(result), *_difference_cells(result)]
+            loyal = NOTHING if result.loyalty is None else f"{100 * result.loyalty:.1f}"
+            row += [*_score_cells(result), *_difference_cells(result), loyal]
             if with_paper:
                 (item,) = result.point.changed.items()
                 row.append(f"{averages[item]:.1f}" if item in averages else NOTHING)
@@ -110,6 +111,7 @@ def _build_record(result: SweepResult) -> dict[str, Any]:
         "figure": result.reported,
         "score": mean,
         "interval": interval,
+        "loyalty": result.loyalty,
         "against_default": {**asdict(difference), "significant": difference.significant} if difference else None,
     }
 

@@ -15,11 +15,13 @@ from eadp.methods.floc import FLoC
 from eadp.methods.hiprune import HiPrune
 from eadp.methods.holitom import HoliTom
 from eadp.methods.inside import InsideMethod
+from eadp.methods.mmtok import MMTok
 from eadp.methods.no_pruning import NoPruning
 from eadp.methods.pool import Pool
 from eadp.methods.prumerge import PruMerge
 from eadp.methods.pyramiddrop import PyramidDrop
 from eadp.methods.random import Random
+from eadp.methods.scope import SCOPE
 from eadp.methods.sparsevlm import SparseVLM
 from eadp.methods.topk import TopK
 from eadp.methods.trim import TRIM
@@ -28,11 +30,13 @@ from eadp.methods.vcast import VCAST
 from eadp.methods.vidcom2 import VidCom2
 from eadp.methods.video import VideoMethod
 from eadp.methods.visionzip import VisionZip
+from eadp.methods.vispruner import VisPruner
 
 __all__ = [
     "DART",
     "EADP",
     "EVS",
+    "SCOPE",
     "TRIM",
     "VCAST",
     "BeforeMethod",
@@ -46,6 +50,7 @@ __all__ = [
     "HiPrune",
     "HoliTom",
     "InsideMethod",
+    "MMTok",
     "Method",
     "NoPruning",
     "Pool",
@@ -57,6 +62,7 @@ __all__ = [
     "Uniform",
     "VidCom2",
     "VideoMethod",
+    "VisPruner",
     "VisionZip",
     "get_method",
     "get_method_class",

@@ -54,3 +54,10 @@ def key_cosine(keys: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Return len(rows)×len(columns), the cosine between keys of two sets of tokens; keys: n×c."""
     unit = unit_rows(keys, "keys")
     return unit[rows] @ unit[columns].T
+
+
+def require_features(method: str, tokens: VisualTokens) -> Tensor:
+    """Return N×w, the tokens in the output of the vision tower."""
+    if tokens.tower_features is None:
+        raise ValueError(f"{method} compares tokens in the vision tower: VisualTokens must carry `tower_features`")
+    return tokens.tower_features

@@ -21,14 +21,26 @@ from eadp.methods.settings import Range, check_settings_of, json_schema
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Need = Literal["text", "vision_attention", "tower_rows", "language_attention", "pixels"]
+Need = Literal[
+    "text",
+    "word_embeddings",
+    "vision_attention",
+    "tower_rows",
+    "tower_features",
+    "language_attention",
+    "pixels",
+    "padding",
+]
 """What the runtime has to gather for a method.
 
 text:               the question, encoded in a space that it shares with the visual tokens.
+word_embeddings:    the question as input embeddings of the language model, whatever text encoder the model has.
 vision_attention:   the attention of some layers of the vision tower.
 tower_rows:         the tokens as the vision tower returns them, before the projector.
+tower_features:     the mean of each token's patches before the projector, to compare tokens by.
 language_attention: the attention of some layers of the language model.
 pixels:             the image itself, to encode it again at a lower resolution.
+padding:            which tokens show only the padding that makes an image square.
 """
 
 Positions = Literal["keep", "renumber"]
@@ -210,6 +222,14 @@ class Method(ABC):
         """Return the method with settings under which it sends exactly as many tokens as `keep` asks for.
 
         For comparisons at equal budgets, and for servers, which must know the count before they see the image.
+        """
+        return self
+
+    def for_family(self, family: str) -> Self:
+        """Return the method with the settings of its release for a family, where they depend on it and were left open.
+
+        Args:
+            family: The `model_type` of the model.
         """
         return self
 

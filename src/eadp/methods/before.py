@@ -36,6 +36,10 @@ class BeforeMethod(Method):
         """How the question is given to a text encoder of fixed length."""
         return "words"
 
+    def text_to_encode(self, question: str) -> str:
+        """Return what of a question the text guide encodes. By default, all of it."""
+        return question
+
     @property
     def keeps_deepstack(self) -> bool:
         """Whether kept tokens keep the DeepStack features that Qwen3-VL adds to them in its first layers."""

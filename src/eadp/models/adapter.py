@@ -93,6 +93,18 @@ class FamilyAdapter:
         """
         return None
 
+    def tower_cells(self, call: VisionCall, output: Any) -> Tensor:
+        """The states of the tower that the projector reads, without CLS.
+
+        Args:
+            call: The call of the vision side.
+            output: Its output.
+
+        Returns:
+            B×cells×w for all B tower sequences of the call, in the tower's own order.
+        """
+        return output.last_hidden_state[:, int(self.has_cls) :]
+
     def tower_rows(self, call: VisionCall, output: Any, layouts: Sequence[ImageLayout]) -> Sequence[TowerRows | None]:
         """The tokens of each image before the projector.
 

@@ -23,6 +23,7 @@ class FamilyGeometry(ABC):
         modalities: What the family takes: "image", "video".
         square_grids_only: At another resolution too, the model takes only square grids.
         mrope: Positions are coordinates: time, row, column.
+        answer_type: The token type that marks an answer in training; None where token types do not mark answers.
         config: The configuration of the model.
     """
 
@@ -30,6 +31,7 @@ class FamilyGeometry(ABC):
     modalities: ClassVar[tuple[str, ...]] = ("image",)
     square_grids_only: ClassVar[bool] = False
     mrope: ClassVar[bool] = False
+    answer_type: ClassVar[int | None] = None
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -58,6 +60,15 @@ class FamilyGeometry(ABC):
     def has_tower_rows(self, layout: ImageLayout) -> bool:
         """Whether each token of an image is one row before the projector, for families that project row by row."""
         return True
+
+    def padding(self, call: VisionCall, layouts: Sequence[ImageLayout]) -> Sequence[Tensor | None]:
+        """Find the tokens of each image that show only padding: N booleans; None where images are not padded.
+
+        Args:
+            call: The call of the vision side, with its pixels.
+            layouts: The layouts of its images.
+        """
+        return [None] * len(layouts)
 
     def arrange(self, layout: ImageLayout, cells: Tensor) -> Tensor:
         """Arrange values of tower cells as the model arranges its features: crops×cells×c → N×c."""

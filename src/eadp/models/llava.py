@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from eadp.core.types import Grid
 from eadp.models.adapter import FamilyAdapter
 from eadp.models.geometry import Arrange, FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders, square_grid
-from eadp.models.pixels import resize
+from eadp.models.pixels import padded_patches, resize
 from eadp.models.vision_call import TowerRows, VisionCall
 
 
@@ -38,6 +38,12 @@ class LlavaGeometry(FamilyGeometry):
         # Pixtral encodes all images in one sequence.
         return list(cells[0].split([len(layout) for layout in layouts]))
 
+    def padding(self, call: VisionCall, layouts: Sequence[ImageLayout]) -> Sequence[Tensor | None]:
+        if call.arguments.get("image_sizes") is not None:
+            return super().padding(call, layouts)
+        patch = self.config.vision_config.patch_size
+        return [padded_patches(pixels, patch) for pixels in cast(Tensor, call.pixels)]
+
 
 class LlavaTowerAdapter(FamilyAdapter):
     """What all LLaVAs share: they read hidden states of one layer or several, and project them row by row."""
@@ -47,6 +53,9 @@ class LlavaTowerAdapter(FamilyAdapter):
         layers = self._feature_layers(call)
         hidden = output.hidden_states[layers if isinstance(layers, int) else layers[-1]]
         return hidden[:, 1:] if strategy == "default" else hidden
+
+    def tower_cells(self, call: VisionCall, output: Any) -> Tensor:
+        return self._projected_states(call, output)[:, int(self.has_cls) :]
 
     def tower_rows(self, call: VisionCall, output: Any, layouts: Sequence[ImageLayout]) -> Sequence[TowerRows | None]:
         states = self._projected_states(call, output)

@@ -51,6 +51,43 @@ def join_crops(pixels: Tensor, layouts: Sequence[ImageLayout]) -> Tensor:
     return torch.cat([row[: layout.crops] for row, layout in zip(pixels, layouts, strict=True)])
 
 
+PADDING_TOLERANCE = 0.02
+"""How far a normalised pixel of padding may be from 0: the mean colour is rounded to whole steps of 1/255."""
+BLUR = 2
+"""Rows of pixels into which bicubic scaling carries the image next to them."""
+
+
+def padded_patches(pixels: Tensor, patch: int) -> Tensor:
+    """Find the patches that show only the padding that made an image square.
+
+    LLaVA pads with the mean colour, which normalisation maps to 0, on both sides of the shorter dimension, and scales
+    the square afterwards. The padding is the rows (or columns) of pixels at the borders without any other colour, and
+    the few that scaling blurred.
+
+    Args:
+        pixels: 3×side×side, normalised.
+        patch: The side of a patch in pixels.
+
+    Returns:
+        rows·columns booleans.
+    """
+    is_blank = (pixels.float().abs() <= PADDING_TOLERANCE).all(0)
+    rows, columns = (_padded_steps(is_blank.all(dim), patch) for dim in (1, 0))
+    return (rows[:, None] | columns).flatten()
+
+
+def _padded_steps(blank_lines: Tensor, patch: int) -> Tensor:
+    """Which steps of `patch` lines are padding. blank_lines: which lines of pixels have no other colour."""
+    length = len(blank_lines)
+    lines = torch.arange(length, device=blank_lines.device)
+    before = int(blank_lines.long().cumprod(0).sum())
+    after = int(blank_lines.flip(0).long().cumprod(0).sum())
+    if before == length or not before or not after:
+        return torch.zeros(length // patch, dtype=torch.bool, device=blank_lines.device)
+    is_padding = (lines < before + BLUR) | (lines >= length - after - BLUR)
+    return is_padding[: length // patch * patch].view(-1, patch).all(1)
+
+
 def resize(pixels: Tensor, height: int, width: int) -> Tensor:
     """Scale …×3×h×w to …×3×height×width, bicubically and without aliasing."""
     frames = pixels.reshape(-1, *pixels.shape[-3:]).float()

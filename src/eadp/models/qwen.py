@@ -103,6 +103,9 @@ class Qwen2_5_VLAdapter(FamilyAdapter):
     # The unpruned model would count a new image's tokens as if they were text.
     continues_with_images = False
 
+    def tower_cells(self, call: VisionCall, output: Any) -> Tensor:
+        return output.last_hidden_state[None]
+
     def tower_rows(self, call: VisionCall, output: Any, layouts: Sequence[ImageLayout]) -> Sequence[TowerRows | None]:
         return self.geometry.tower_rows(call, layouts, output.last_hidden_state)
 

@@ -98,6 +98,8 @@ class EncodedImage:
         tower_rows: Its tokens before the projector. None where the method does not need them, or where tokens are not
             one to one with rows that the projector takes.
         pixels: The pixels of its blocks; only for methods that need them.
+        tower_features: N×w, the mean of each token's patches before the projector; only for methods that need it.
+        padding: N, which tokens show only padding; only for methods that ask, and where the model pads images.
     """
 
     layout: ImageLayout
@@ -105,6 +107,8 @@ class EncodedImage:
     attention: Sequence[TowerAttention] = ()
     tower_rows: TowerRows | None = None
     pixels: BlockPixels | None = None
+    tower_features: Tensor | None = None
+    padding: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.layout)

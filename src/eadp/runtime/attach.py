@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from torch import Tensor, nn
 
 import eadp.runtime.requirements  # noqa: F401 (before anything of transformers)
+from eadp.compat import forget_compiled_code
 from eadp.core import Selection
 from eadp.methods import BeforeMethod, InsideMethod, Method, get_method
 from eadp.methods.base import Newlines, Positions
@@ -39,7 +40,9 @@ _LOCK = RLock()
 _using: ContextVar[Mapping[Pruned, Settings]] = ContextVar("eadp_using", default=MappingProxyType({}))
 """The settings of `Pruned.using` in this thread."""
 
-GATHERED = {"text", "vision_attention", "tower_rows", "pixels"}
+TWO_METHODS = "[EADP(keep=128), PyramidDrop()]"
+
+GATHERED = {"text", "word_embeddings", "vision_attention", "tower_rows", "tower_features", "pixels", "padding"}
 """What a method that prunes before the language model may need."""
 
 
@@ -47,7 +50,7 @@ def attach(
     model: nn.Module,
     processor: Any = None,
     *,
-    method: str | Method | Sequence[Method] = "eadp",
+    method: str | Method | Sequence[str | Method] = "eadp",
     keep: int | float | None = None,
     coverage: float | None = None,
     preset: str | None = None,
@@ -68,7 +71,8 @@ def attach(
     `generate` and `forward` of the model are used as before.
 
     Args:
-        model: A transformers model of a known family (`eadp.models.FAMILIES`).
+        model: A transformers model of a known family (`eadp.models.FAMILIES`), or a wrapper around one (DDP,
+            DataParallel, PEFT, `torch.compile`).
         processor: Reads the question from the prompt, and finds the text guide. It may be None if neither is needed:
             if the method reads no text, or if `guide` and `question` are given.
         method: The name of a method, or a method. Or two methods: one that prunes before the language model, and one
@@ -78,6 +82,7 @@ def attach(
         coverage: The coverage that the kept tokens must reach, for methods that have this setting.
         preset: A named set of the method's settings for this model: "paper" or "published" of EADP.
         guide: Brings text to the visual tokens; or the checkpoint (name or path) of the text encoder to use for it.
+            A method that needs word embeddings uses it only if it compares in the language model's space.
         question: The question of the prompts, or a function that reads it from the ids of a prompt. Default: the text
             of the last user turn.
         positions: "keep": kept tokens keep their positions and coordinates. "renumber": positions have no gaps, inside
@@ -110,7 +115,8 @@ def attach(
         "budget_over": budget_over,
         "newlines": newlines,
     }
-    return Pruned(model, adapter_of(model), processor, unpad, arguments | settings)
+    adapter = adapter_of(model)
+    return Pruned(_without_wrappers(model, adapter.base), adapter, processor, unpad, arguments | settings)
 
 
 def detach(model: nn.Module) -> None:
@@ -128,6 +134,14 @@ def detach(model: nn.Module) -> None:
     pruned.detach()
 
 
+def _without_wrappers(model: nn.Module, base: nn.Module) -> nn.Module:
+    """The transformers model around a base model, inside of DDP, PEFT and the like."""
+    from transformers import PreTrainedModel
+
+    models = (module for module in model.modules() if isinstance(module, PreTrainedModel))
+    return next((module for module in models if any(part is base for part in module.modules())), base)
+
+
 def _resolve_settings(model: nn.Module, adapter: FamilyAdapter, processor: Any, arguments: dict[str, Any]) -> Settings:
     """Resolve the arguments of `attach` for one model."""
     named = dict(arguments)
@@ -140,16 +154,20 @@ def _resolve_settings(model: nn.Module, adapter: FamilyAdapter, processor: Any, 
     for name, value, known in (("positions", positions, Positions), ("newlines", newlines, Newlines)):
         if value is not None and value not in get_args(known):
             raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
+    if question is not None and not isinstance(question, str | Sequence) and not callable(question):
+        raise TypeError(
+            f"question must be a text, one text per prompt, or a function of the prompt's ids, got {question!r}"
+        )
     if positions is None:
         positions = getattr(adapter.config, "eadp_positions", None)
     if before is not None and (more := sorted(before.needs - GATHERED)):
         raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
-    text = _resolve_guide(model, processor, guide, before) if before is not None and "text" in before.needs else None
+    text = None if before is None else _resolve_guide(model, processor, guide, before)
     return Settings(before, inside, text, question, positions, budget_over, newlines, arguments)
 
 
 def _resolve_methods(
-    method: str | Method | Sequence[Method], settings: dict[str, Any], preset: str | None, family: str
+    method: str | Method | Sequence[str | Method], settings: dict[str, Any], preset: str | None, family: str
 ) -> tuple[BeforeMethod | None, InsideMethod | None]:
     """Return the method that prunes before the language model, and the one that prunes inside it."""
     if isinstance(method, str | Method):
@@ -157,18 +175,24 @@ def _resolve_methods(
         if isinstance(method, InsideMethod):
             return None, method
         if isinstance(method, BeforeMethod):
-            return method, None
+            return method.for_family(family), None
         raise TypeError(f"a method is a BeforeMethod or an InsideMethod, which {type(method).__name__} is not")
+    if not isinstance(method, Sequence) or not all(isinstance(each, str | Method) for each in method):
+        raise TypeError(f"method must be the name of a method, a method such as EADP(keep=64), or two; got {method!r}")
     if preset is not None:
         raise TypeError("a preset is for one method named by its name, not for a list of methods")
     if settings:
-        raise TypeError(f"give {', '.join(settings)} to the methods of the list, not to attach")
-    if len(method) != 2 or not isinstance(method[0], BeforeMethod) or not isinstance(method[1], InsideMethod):
+        raise TypeError(f"give {', '.join(settings)} to the methods of the list, as in {TWO_METHODS}, not to attach")
+    try:
+        methods = [_resolve_method(each, {}, None, family) for each in method]
+    except ValueError as error:
+        raise ValueError(f"{error}; in a list, methods are given with their settings, as in {TWO_METHODS}") from error
+    if len(methods) != 2 or not isinstance(methods[0], BeforeMethod) or not isinstance(methods[1], InsideMethod):
         raise ValueError(
             "a list of methods is one that prunes before the language model and one that prunes inside it, "
-            f"such as [EADP(keep=128), PyramidDrop()]; got {[each.name for each in method]}"
+            f"such as {TWO_METHODS}; got {[each.name for each in methods]}"
         )
-    return method[0], method[1]
+    return methods[0].for_family(family), methods[1]
 
 
 def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str | None, family: str) -> Method:
@@ -176,17 +200,27 @@ def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str 
         return get_method(method, preset=preset, family=family, **settings)
     if preset is not None:
         raise TypeError(f"a preset goes with a method's name: method={method.name!r}, preset={preset!r}")
+    if any(settings.get(name) is not None for name in BUDGETS):
+        # The one budget replaces the other.
+        settings = {name: None for name in BUDGETS if name in method.settings} | settings
     return method.with_settings(**settings)
 
 
-def _resolve_guide(model: nn.Module, processor: Any, guide: Guide | str | None, method: Method) -> Guide:
-    if guide is not None and not isinstance(guide, str):
+def _resolve_guide(model: Any, processor: Any, guide: Guide | str | None, method: Method) -> Guide | None:
+    """Return the guide of a method; None if the method reads no text."""
+    from eadp.models.guides import EmbeddingGuide, shared_guide_for
+
+    by_words = "word_embeddings" in method.needs
+    if not by_words and "text" not in method.needs:
+        return None
+    if guide is not None and not isinstance(guide, str) and (not by_words or guide.space == "language"):
         return guide
     if processor is None:
-        raise ValueError(f"{method.name} reads the question: give attach the processor, or a guide")
-    from eadp.models.guides import shared_guide_for
-
-    return shared_guide_for(model, processor, checkpoint=guide)
+        kind = "a guide from the language model's embeddings" if by_words else "a guide"
+        raise ValueError(f"{method.name} reads the question: give attach the processor, or {kind}")
+    if by_words:
+        return EmbeddingGuide(model.get_input_embeddings(), processor)
+    return shared_guide_for(model, processor, checkpoint=guide if isinstance(guide, str) else None)
 
 
 class Pruned:
@@ -207,7 +241,6 @@ class Pruned:
         self._processor = processor
         self._unpad = unpad
         self._attachment = attachment_of(adapter.base)
-        self._session: object | None = None
         self._hooks = Hooks()
         self._pruning = self._make_pruning()
         self._results = ThreadResults()
@@ -223,12 +256,14 @@ class Pruned:
                 if not self._unpad:
                     self.adapter.keep_padding(self._hooks, self._processor)
                 self._pruning.prepare(self._hooks, self._settings)
+                self._pruning.prepare(self._hooks, self.settings)
                 self._pruning.install(self._hooks)
                 self._hooks.override(self.adapter.base, MARK, self)
             except BaseException:
                 self._hooks.undo()
                 raise
-            self._attachment.session = self._session = object()
+            forget_compiled_code()
+            self._attachment.session = self._pruning.session
 
     def _make_pruning(self) -> Pruning:
         return Pruning(
@@ -245,7 +280,7 @@ class Pruned:
     @property
     def attached(self) -> bool:
         """Whether the model is being pruned through this handle."""
-        return self._session is not None and self._attachment.session is self._session
+        return self._pruning.is_active
 
     @property
     def settings(self) -> Settings:
@@ -297,7 +332,8 @@ class Pruned:
             ValueError: If a setting is not supported.
             TypeError: If a setting is given where it cannot apply.
         """
-        self._settings = self._changed(self._settings, changes)
+        with _LOCK:
+            self._settings = self._changed(self._settings, changes)
 
     @contextmanager
     def using(self, **changes: Any) -> Iterator[Pruned]:
@@ -337,7 +373,10 @@ class Pruned:
         changed = self._resolve(arguments | changes)
         with _LOCK:
             if self.attached:
+                hooked = len(self._hooks)
                 self._pruning.prepare(self._hooks, changed)
+                if len(self._hooks) > hooked:
+                    forget_compiled_code()
         return changed
 
     def static_cache(self, max_new_tokens: int) -> FittedStaticCache:
@@ -361,6 +400,7 @@ class Pruned:
             if self.attached:
                 self._attachment.session = None
                 self._hooks.undo()
+                forget_compiled_code()
 
     def __enter__(self) -> Pruned:
         if not self.attached:
@@ -373,13 +413,23 @@ class Pruned:
     def _keep_result(self, result: PrefillResult) -> None:
         self._results.last = result
 
-    def _question_of(self, question: Question | None, row: int, ids: Tensor | None) -> str:
-        """The question of one prompt of the batch. question: the setting; ids: L, without padding."""
+    def _question_of(self, question: Question | None, row: int, prompts: int, ids: Tensor | None) -> str:
+        """The question of one prompt of the batch.
+
+        Args:
+            question: The setting.
+            row: The prompt.
+            prompts: The number of prompts in the batch.
+            ids: L, those of the prompt, without padding and without an answer that it is trained on.
+        """
         if isinstance(question, str):
             return question
         if isinstance(question, Sequence):
-            if row >= len(question):
-                raise ValueError(f"{len(question)} questions were given, but the batch has more prompts")
+            if len(question) != prompts:
+                raise ValueError(
+                    f"the batch has {prompts} prompts, but {len(question)} questions were given; give one per prompt, "
+                    "or one for all"
+                )
             return question[row]
         if ids is None:
             raise ValueError(

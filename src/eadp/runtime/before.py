@@ -43,7 +43,12 @@ MODEL_CALL = "eadp_model_call"
 
 
 class Pruning:
-    """The hooks that prune a model. They hold no state of a call, so threads may call the model at the same time."""
+    """The hooks that prune a model. They hold no state of a call, so threads may call the model at the same time.
+
+    Attributes:
+        session: That of the model's attachment while these hooks are to work. Calls that begin before or after are left
+            alone, so that no call meets only some of the hooks.
+    """
 
     def __init__(
         self,
@@ -51,7 +56,7 @@ class Pruning:
         adapter: FamilyAdapter,
         attachment: Attachment,
         settings: Callable[[], Settings],
-        question: Callable[[Question | None, int, Tensor | None], str],
+        question: Callable[[Question | None, int, int, Tensor | None], str],
         finish: Callable[[PrefillResult], None],
     ) -> None:
         """Set up the hooks.
@@ -67,10 +72,13 @@ class Pruning:
         self.model = model
         self.adapter = adapter
         self.attachment = attachment
+        self.session = object()
         self._settings = settings
         self._question = question
         self._finish = finish
-        self._recorder = VisionRecorder(adapter, attachment, self._entering_method, self._called_base, self._add_output)
+        self._recorder = VisionRecorder(
+            adapter, lambda: self.is_active, self._run, self._entering_method, self._called_base, self._add_output
+        )
         self._inside = InsideLanguageModel(adapter, self)
 
     def install(self, hooks: Hooks) -> None:
@@ -98,6 +106,14 @@ class Pruning:
         if settings.inside is not None:
             self._inside.install(hooks, settings.inside)
 
+    @property
+    def is_active(self) -> bool:
+        """Whether calls that begin now are pruned."""
+        return self.attachment.session is self.session
+
+    def _run(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.attachment.run(self.session, forward, args, kwargs)
+
     # The vision side.
 
     def _entering_method(self) -> BeforeMethod:
@@ -121,11 +137,13 @@ class Pruning:
         # number of logits shows them: those of the prompt's last token and of each draft are asked for.
         logits, cache = kwargs.get("logits_to_keep"), kwargs.get("past_key_values")
         drafts = logits - 1 if isinstance(logits, int) and logits > 1 and cache is not None else 0
-        call = ModelCall(vision_calls(kwargs.get(ENCODER_OUTPUTS) or {}), drafts)
+        call = ModelCall(vision_calls(kwargs.get(ENCODER_OUTPUTS) or {}), drafts, kwargs.get("labels"))
         return args, {**kwargs, MODEL_CALL: call}
 
     def _around_base(self, base: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         model_call = kwargs.pop(MODEL_CALL, None) or ModelCall()
+        if not self.is_active:
+            return forward(*args, **kwargs)
         check_call(self.adapter.geometry, args, kwargs)
         if has_images(kwargs):
             return self._prefill(model_call, base, forward, args, kwargs)
@@ -138,7 +156,7 @@ class Pruning:
             ids = kwargs.get("input_ids")
             tokens = ids if ids is not None else kwargs["inputs_embeds"]
             kwargs = _with_physical_mask(kwargs, pruned.cache_map, tokens)
-        return self.attachment.run(forward, args, kwargs)
+        return self._run(forward, args, kwargs)
 
     def _prefill(
         self, model_call: ModelCall, base: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -149,12 +167,13 @@ class Pruning:
             settings.entering,
             partial(self._question, settings.question),
             model_call.vision_calls,
+            model_call.labels,
             args,
             kwargs,
         )
         call = PrefillCall(self, settings, capture, model_call.drafts)
         with in_call(call):
-            output = self.attachment.run(forward, args, kwargs)
+            output = self._run(forward, args, kwargs)
         if call.result is None:
             raise RuntimeError(
                 "the language model ran past the hooks of eadp.attach, as a model does that was compiled before; "
@@ -173,6 +192,8 @@ class Pruning:
             return args, self._shorten_prefill(call, text, kwargs, pruned)
         return None if pruned is None else (args, self._continue(text, kwargs, pruned))
 
+    # A selection branches on data at every step: compiled, it would be many small graphs.
+    @torch.compiler.disable
     @trace.part("compaction")
     def _shorten_prefill(
         self, call: PrefillCall, text: nn.Module, kwargs: dict[str, Any], pruned: PrunedCache | None
@@ -193,6 +214,10 @@ class Pruning:
         else:
             shortened, positions = self._shorten(call, text, kwargs, choice, past, start)
         if call.settings.inside is not None:
+            if not self._inside.is_installed:
+                raise RuntimeError(
+                    "these settings were made by another thread while the model was not attached; make them again"
+                )
             plan = None if call.shortened is None else call.shortened.compaction
             inputs = PrefillInputs.from_call(kwargs, shortened, self._rotary_ids(positions), plan, past, start)
             call.prefill = begin_prefill(call, text, inputs, context, choice, plan)
@@ -320,6 +345,7 @@ class Pruning:
         call = None if embeddings is None else present_call(self, embeddings.shape[1])
         return None if call is None or output is None else self._restore_prefill(call, output)
 
+    @torch.compiler.disable
     @trace.part("compaction")
     def _restore_prefill(self, call: PrefillCall, output: Any) -> Any:
         shortened, prefill, result = call.shortened, call.prefill, call.result

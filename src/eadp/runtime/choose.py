@@ -16,7 +16,14 @@ from eadp.methods.base import Newlines
 from eadp.models.layout import ImageLayout
 from eadp.models.vision_call import EncodedImage, TowerRows
 from eadp.runtime.merge import Merge
-from eadp.runtime.vision import DownsampledBlocks, VisionSide, encode_again, join_attention, join_tower_rows
+from eadp.runtime.vision import (
+    DownsampledBlocks,
+    VisionSide,
+    encode_again,
+    join_attention,
+    join_per_token,
+    join_tower_rows,
+)
 from eadp.runtime.vision_capture import PlacedImage, PrefillContext
 
 if TYPE_CHECKING:
@@ -151,7 +158,9 @@ class Chooser:
 
     def encode_question(self, question: str) -> TextGuide | None:
         """Encode a question as the method's release gives it to the text encoder; None without a guide."""
-        return None if self.guide is None else self.guide.encode(question, self.method.text_layout)
+        if self.guide is None:
+            return None
+        return self.guide.encode(self.method.text_to_encode(question), self.method.text_layout)
 
     def group_by_budget(self, images: list[PlacedImage]) -> list[list[PlacedImage]]:
         """Group the images that share a budget."""
@@ -194,6 +203,8 @@ class Chooser:
             join_attention(images),
             tower=None if tower_rows is None else tower_rows.rows.detach().to(features.device),
             tower_cls=_detached_cls(tower_rows, features.device),
+            tower_features=_joined(features.device, [image.tower_features for image in images]),
+            padding=_joined(features.device, [image.padding for image in images]),
             sequence=_sequence_ranks(images, features.device),
             newlines=newline_rows if self.newlines == "chosen" else None,
             downsampled=None if downsampled is None else downsampled.rows,
@@ -238,6 +249,11 @@ def _detached_cls(tower_rows: TowerRows | None, device: torch.device) -> Tensor 
     if tower_rows is None or tower_rows.cls is None:
         return None
     return tower_rows.cls.detach().to(device)
+
+
+def _joined(device: torch.device, parts: Sequence[Tensor | None]) -> Tensor | None:
+    joined = join_per_token(parts)
+    return None if joined is None else joined.detach().to(device)
 
 
 def _sequence_ranks(images: Sequence[EncodedImage], device: torch.device) -> Tensor | None:

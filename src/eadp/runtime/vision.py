@@ -85,6 +85,11 @@ def recorded_layers(adapter: FamilyAdapter, method: BeforeMethod) -> Sequence[in
     return method.vision_layers(len(adapter.tower_attention()), adapter.config.model_type)
 
 
+def needs_pixels(method: BeforeMethod) -> bool:
+    """Whether a method needs the pixels of the images, or what is found in them."""
+    return "pixels" in method.needs or "padding" in method.needs
+
+
 def needs_received(adapter: FamilyAdapter, method: BeforeMethod) -> bool:
     """Whether a method uses the attention that each cell receives, and not only that of the CLS token."""
     return not (method.uses_cls_attention and adapter.has_cls)
@@ -155,7 +160,13 @@ def encoded_images(
         with torch.enable_grad():
             rows = adapter.tower_rows(call, output, layouts)
         images = [replace(image, tower_rows=each) for image, each in zip(images, rows, strict=True)]
-    if call.pixels is not None:
+    if "tower_features" in method.needs:
+        features = adapter.geometry.tokens_from_cells(call, layouts, adapter.tower_cells(call, output), adapter.arrange)
+        images = [replace(image, tower_features=each) for image, each in zip(images, features, strict=True)]
+    if "padding" in method.needs:
+        padding = adapter.geometry.padding(call, layouts)
+        images = [replace(image, padding=each) for image, each in zip(images, padding, strict=True)]
+    if "pixels" in method.needs:
         pixels = adapter.geometry.block_pixels(call, layouts)
         images = [
             replace(image, pixels=BlockPixels(call, blocks)) for image, blocks in zip(images, pixels, strict=True)
@@ -235,6 +246,12 @@ def join_tower_rows(images: Sequence[EncodedImage]) -> TowerRows | None:
     classes = [tower.cls for tower in towers if tower.cls is not None]
     with torch.enable_grad():
         return TowerRows(torch.cat([tower.rows for tower in towers]), torch.cat(classes) if classes else None)
+
+
+def join_per_token(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Join what is known per token of images that share a budget; None unless it is known for all of them."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known and len(known) == len(parts) else None
 
 
 @dataclass(frozen=True)

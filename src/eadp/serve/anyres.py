@@ -63,13 +63,15 @@ class AnyResPruningModel(LlavaPruningModel):
     def count_tower_tokens(self, item: Item) -> int:
         return len(item["pixel_values"]) * self.geometry.side**2
 
-    def encode_items(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[EncodedFeatures]:
+    def encode_items(
+        self, items: Sequence[Item], layers: Sequence[int], outputs: Sequence[str]
+    ) -> list[EncodedFeatures]:
         crops = [item["pixel_values"] for item in items]
         output = self.run_tower(torch.cat(crops), layers)
         features = self.multi_modal_projector(output.cells).split([len(each) for each in crops])
         sizes = torch.stack([item["image_sizes"] for item in items])
         rows = [self.pack_crops(size, each) for size, each in zip(sizes, features, strict=True)]
-        images = self.build_encoded_images(output, [len(each) for each in rows], tower_rows, image_sizes=sizes)
+        images = self.build_encoded_images(output, [len(each) for each in rows], outputs, image_sizes=sizes)
         return [EncodedFeatures(image, each, each.shape[-1]) for image, each in zip(images, rows, strict=True)]
 
     def pack_crops(self, size: Tensor, features: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from eadp.models.vision_call import EncodedImage
 
-FeatureKey = tuple[bytes, tuple[int, ...], bool]
-"""The image or clip, the recorded layers of the vision tower, and whether the tokens before the projector are there."""
+FeatureKey = tuple[bytes, tuple[int, ...], tuple[str, ...]]
+"""The image or clip, the recorded layers of the vision tower, and what else methods need of it (`SERVED_OUTPUTS`)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class EncodedFeatures:
     def num_bytes(self) -> int:
         """The memory of all tensors, in bytes."""
         image = self.image
-        tensors = [self.rows, image.states]
+        tensors = [self.rows, image.states, image.tower_features, image.padding]
         if image.tower_rows is not None:
             tensors += [image.tower_rows.rows, image.tower_rows.cls]
         for layer in image.attention:
@@ -60,7 +60,14 @@ class EncodedFeatures:
         tower_rows = image.tower_rows
         if tower_rows is not None:
             tower_rows = replace(tower_rows, rows=tower_rows.rows.clone(), cls=_copy(tower_rows.cls))
-        copied = replace(image, states=_copy(image.states), tower_rows=tower_rows, attention=attention)
+        copied = replace(
+            image,
+            states=_copy(image.states),
+            tower_rows=tower_rows,
+            attention=attention,
+            tower_features=_copy(image.tower_features),
+            padding=_copy(image.padding),
+        )
         return replace(self, image=copied, rows=self.rows.clone())
 
 

@@ -43,8 +43,11 @@ class EadpLlavaForConditionalGeneration(ClipTowerModel, LlavaForConditionalGener
         vision = self.config.vision_config
         return (vision.image_size // vision.patch_size) ** 2
 
-    def encode_items(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[EncodedFeatures]:
-        output = self.run_tower(torch.stack([item["pixel_values"] for item in items]), layers)
+    def encode_items(
+        self, items: Sequence[Item], layers: Sequence[int], outputs: Sequence[str]
+    ) -> list[EncodedFeatures]:
+        pixels = torch.stack([item["pixel_values"] for item in items])
+        output = self.run_tower(pixels, layers)
         rows = self.multi_modal_projector(output.cells)
-        images = self.build_encoded_images(output, [len(each) for each in rows], tower_rows)
+        images = self.build_encoded_images(output, [len(each) for each in rows], outputs, pixels=pixels)
         return [EncodedFeatures(image, each, each.shape[-1]) for image, each in zip(images, rows, strict=True)]

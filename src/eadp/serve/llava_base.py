@@ -61,6 +61,7 @@ class LlavaPruningModel(PruningModel):
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         norm: dict[str, Tensor] = {}
         loaded = super().load_weights(_translate_weights(weights, norm))
+        self.eadp_word_guide = self.build_word_guide()
         if self.eadp_settings.has_guide:
             self.eadp_guide = self._build_guide(norm)
         return loaded
@@ -95,31 +96,46 @@ class LlavaPruningModel(PruningModel):
         return TowerOutput(states, attention, has_cls=self.select_strategy == "default")
 
     def build_encoded_images(
-        self, output: TowerOutput, lengths: list[int], tower_rows: bool, modality: str = "image", **arguments: Any
+        self,
+        output: TowerOutput,
+        lengths: list[int],
+        outputs: Sequence[str],
+        modality: str = "image",
+        pixels: Tensor | None = None,
+        **arguments: Any,
     ) -> list[EncodedImage]:
         """Describe the images, or one clip, in the terms of `eadp.models`.
 
         Args:
             output: The tower's output for the crops or frames.
             lengths: The number of unpruned rows per image or clip, newlines included.
-            tower_rows: Whether to add the tokens before the projector.
+            outputs: Which of `SERVED_OUTPUTS` to add.
             modality: "image" or "video".
+            pixels: The pixels of the images, where padding can be found in them.
             **arguments: The arguments of `get_image_features` besides the pixels.
         """
         geometry = self.geometry
-        pixels = (1, len(output.states)) if modality == "video" else ()
-        call = VisionCall(modality, arguments, pixels, lengths, output.attention)
+        shape = (1, len(output.states)) if modality == "video" else ()
+        call = VisionCall(modality, arguments, shape, lengths, output.attention, pixels)
         layouts = geometry.layouts(call, Placeholders(None, []))
         before_projector: Sequence[Any] = [None] * len(layouts)
-        if tower_rows:
+        features: Sequence[Tensor | None] = [None] * len(layouts)
+        padding: Sequence[Tensor | None] = [None] * len(layouts)
+        if "tower_rows" in outputs:
             before_projector = tower_rows_by_image(geometry, call, layouts, output.states, output.has_cls)
+        if "tower_features" in outputs:
+            features = geometry.tokens_from_cells(call, layouts, output.cells)
+        if "padding" in outputs:
+            padding = geometry.padding(call, layouts)
         return [
-            EncodedImage(layout, states, attention, rows)
-            for layout, states, attention, rows in zip(
+            EncodedImage(layout, states, attention, rows, tower_features=each_features, padding=each_padding)
+            for layout, states, attention, rows, each_features, each_padding in zip(
                 layouts,
                 output.cells.split([layout.crops for layout in layouts]),
                 token_attention(geometry, call, layouts),
                 before_projector,
+                features,
+                padding,
                 strict=True,
             )
         ]

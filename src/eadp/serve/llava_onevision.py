@@ -112,12 +112,14 @@ class EadpLlavaOnevisionForConditionalGeneration(
     def count_tower_tokens(self, item: Item) -> int:
         return super().count_tower_tokens({"pixel_values": item[VIDEO_PIXELS]} if VIDEO_PIXELS in item else item)
 
-    def encode_items(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[EncodedFeatures]:
+    def encode_items(
+        self, items: Sequence[Item], layers: Sequence[int], outputs: Sequence[str]
+    ) -> list[EncodedFeatures]:
         if VIDEO_PIXELS in items[0]:
-            return [self._encode_clip(item[VIDEO_PIXELS], layers, tower_rows) for item in items]
-        return super().encode_items(items, layers, tower_rows)
+            return [self._encode_clip(item[VIDEO_PIXELS], layers, outputs) for item in items]
+        return super().encode_items(items, layers, outputs)
 
-    def _encode_clip(self, frames: Tensor, layers: Sequence[int], tower_rows: bool) -> EncodedFeatures:
+    def _encode_clip(self, frames: Tensor, layers: Sequence[int], outputs: Sequence[str]) -> EncodedFeatures:
         """Encode a clip of F×3×h×w frames."""
         output = self.run_tower(frames, layers)
         projected = self.multi_modal_projector(output.cells)
@@ -127,7 +129,7 @@ class EadpLlavaOnevisionForConditionalGeneration(
             rows = llava_video.add_newlines(pooled[None], layout.side, self.image_newline)[0]
         else:
             rows = torch.cat([self.apply_pooling(projected).flatten(0, 1), self.image_newline[None]])
-        (clip,) = self.build_encoded_images(output, [len(rows)], tower_rows, "video")
+        (clip,) = self.build_encoded_images(output, [len(rows)], outputs, "video")
         return EncodedFeatures(clip, rows, rows.shape[-1])
 
     def pack_crops(self, size: Tensor, features: Tensor) -> Tensor:

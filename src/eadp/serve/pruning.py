@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from eadp.methods import Uniform
+from eadp.models.guides import EmbeddingGuide
 from eadp.runtime.choose import Chooser, GroupSelection, kept_slots
-from eadp.serve.compat import init_logger
+from eadp.serve.compat import cached_tokenizer_from_config, init_logger
 from eadp.serve.features import EncodedFeatures, FeatureCache, FeatureKey
 from eadp.serve.metrics import Metrics
 from eadp.serve.processing import MEDIA_KEY_FIELD, REQUEST_FIELD, PruningProcessor, is_attention_available
@@ -37,6 +38,7 @@ class PruningModel(VllmBase):
         eadp_features: The cache of unpruned features.
         eadp_metrics: The metrics of this worker.
         eadp_guide: The text encoder that guides the selection; None if the server was started without one.
+        eadp_word_guide: The guide of methods that read the question as input embeddings of the language model.
         eadp_max_batch_tokens: The number of tokens that the vision tower may encode at once.
         eadp_model_config: vLLM's configuration of the model.
     """
@@ -54,6 +56,7 @@ class PruningModel(VllmBase):
             vllm_config.parallel_config.data_parallel_index,
         )
         self.eadp_guide: Any = None
+        self.eadp_word_guide: Any = None
         self.eadp_max_batch_tokens = vllm_config.scheduler_config.max_num_batched_tokens
         self.eadp_model_config = vllm_config.model_config
 
@@ -73,13 +76,15 @@ class PruningModel(VllmBase):
         """Return the number of tokens that the vision tower computes for an image or clip."""
 
     @abstractmethod
-    def encode_items(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[EncodedFeatures]:
+    def encode_items(
+        self, items: Sequence[Item], layers: Sequence[int], outputs: Sequence[str]
+    ) -> list[EncodedFeatures]:
         """Run the vision tower and the projector.
 
         Args:
             items: The images or clips.
             layers: The layers of the vision tower whose attention is recorded.
-            tower_rows: Whether to return the tokens before the projector too.
+            outputs: Which of `SERVED_OUTPUTS` to return too.
 
         Returns:
             The unpruned features of each item.
@@ -89,6 +94,11 @@ class PruningModel(VllmBase):
     @abstractmethod
     def vision(self) -> ServedVision:
         """The geometry of the family, with the projector of this model."""
+
+    def build_word_guide(self) -> EmbeddingGuide:
+        """Build the guide from the language model's input embeddings, once the weights are loaded."""
+        tokenizer = cached_tokenizer_from_config(self.eadp_model_config)
+        return EmbeddingGuide(self.language_model.model.embed_tokens, tokenizer)
 
     def prepare_for_engine(self, encoded: EncodedFeatures, slots: Tensor, rows: Tensor) -> Tensor:
         """Bring the kept rows into the form that the engine expects. By default they stay as they are.
@@ -111,7 +121,7 @@ class PruningModel(VllmBase):
         requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST_FIELD[modality])]
         media_keys = [bytes(data.tolist()) for data in kwargs.pop(MEDIA_KEY_FIELD[modality])]
         keys = [
-            (media_key, self.eadp_settings.attention_layers(request.method), request.merges_before_projector)
+            (media_key, self.eadp_settings.attention_layers(request.method), request.outputs)
             for media_key, request in zip(media_keys, requests, strict=True)
         ]
         features = self._encode_with_cache(self.split_batch(kwargs), keys)
@@ -123,8 +133,8 @@ class PruningModel(VllmBase):
         found = {key: encoded for key in keys if (encoded := self.eadp_features.get(key)) is not None}
         missing = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
         for batch in self._batches(missing):
-            _, layers, tower_rows = batch[0]
-            features = self.encode_items([missing[key] for key in batch], layers, tower_rows)
+            _, layers, outputs = batch[0]
+            features = self.encode_items([missing[key] for key in batch], layers, outputs)
             for key, encoded in zip(batch, features, strict=True):
                 found[key] = encoded
                 self.eadp_features.put(key, encoded)
@@ -155,7 +165,9 @@ class PruningModel(VllmBase):
             return self.prepare_for_engine(encoded, torch.arange(layout.length), encoded.rows)
         expected = request.count_sent(total, len(layout.newline_slots), layout.layout is not None)
         start = time.perf_counter()
-        guide = self.eadp_guide if request.reads_question else None
+        guide = None
+        if request.reads_question:
+            guide = self.eadp_word_guide if request.reads_word_embeddings else self.eadp_guide
         chooser = Chooser(method, guide, self.vision, newlines=request.newlines)
         chosen = self._select(chooser, encoded, request.question, expected)
         selection, rows, slots, width = chosen.selection, encoded.rows, layout.slots, encoded.width

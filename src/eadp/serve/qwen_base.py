@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from eadp.models.guides import EmbeddingGuide
 from eadp.models.layout import Placeholders
 from eadp.models.overrides import Overrides
 from eadp.models.qwen import Qwen2_5_VLGeometry
@@ -16,7 +15,6 @@ from eadp.models.vision_call import EncodedImage, VisionCall
 from eadp.runtime.vision import token_attention
 from eadp.serve import mrope
 from eadp.serve.attention import record_attention
-from eadp.serve.compat import cached_tokenizer_from_config
 from eadp.serve.features import EncodedFeatures
 from eadp.serve.processing import REQUEST_FIELD, PruningProcessor
 from eadp.serve.pruning import Item, PruningModel
@@ -73,9 +71,9 @@ class QwenPruningModel(PruningModel):
         loaded = super().load_weights(weights)
         if self.eadp_settings.guide not in (None, "none"):
             raise ValueError('this model is guided by its own input embeddings: remove the setting "guide"')
+        self.eadp_word_guide = self.build_word_guide()
         if self.eadp_settings.has_guide:
-            tokenizer = cached_tokenizer_from_config(self.eadp_model_config)
-            self.eadp_guide = EmbeddingGuide(self.language_model.model.embed_tokens, tokenizer)
+            self.eadp_guide = self.eadp_word_guide
         return loaded
 
     def split_batch(self, batch: dict[str, Any]) -> list[Item]:
@@ -86,24 +84,32 @@ class QwenPruningModel(PruningModel):
     def count_tower_tokens(self, item: Item) -> int:
         return int(item["image_grid_thw"].prod()) // self.config.vision_config.spatial_merge_size**2
 
-    def encode_items(self, items: Sequence[Item], layers: Sequence[int], tower_rows: bool) -> list[EncodedFeatures]:
+    def encode_items(
+        self, items: Sequence[Item], layers: Sequence[int], outputs: Sequence[str]
+    ) -> list[EncodedFeatures]:
         batch = {name: torch.cat([item[name] for item in items]) for name in items[0]}
         functions = [block.attn.attn for block in self.visual.blocks]
         with record_attention(functions, layers, self.eadp_settings.tower) as attention, Overrides() as overrides:
-            patches = _record_merger_inputs(self.visual.merger, overrides) if tower_rows else []
+            patches = _record_merger_inputs(self.visual.merger, overrides) if outputs else []
             rows = self._process_image_input(self._parse_and_validate_image_input(**batch))
         lengths = [len(each) for each in rows]
         call = VisionCall("image", {"image_grid_thw": batch["image_grid_thw"]}, (), lengths, attention)
         geometry = self.geometry
         layouts = geometry.layouts(call, Placeholders(None, []))
         before_merger: Sequence[Any] = [None] * len(layouts)
-        if tower_rows:
+        features: Sequence[Tensor | None] = [None] * len(layouts)
+        if patches:
             states = patches[0].view(-1, self.config.vision_config.hidden_size)
-            before_merger = geometry.tower_rows(call, layouts, states)
+            if "tower_rows" in outputs:
+                before_merger = geometry.tower_rows(call, layouts, states)
+            if "tower_features" in outputs:
+                features = geometry.tokens_from_cells(call, layouts, states[None])
         return [
-            EncodedFeatures(EncodedImage(layout, None, each_attention, each_before), each, self.width)
-            for layout, each_attention, each_before, each in zip(
-                layouts, token_attention(geometry, call, layouts), before_merger, rows, strict=True
+            EncodedFeatures(
+                EncodedImage(layout, None, each_attention, each_before, tower_features=each_features), each, self.width
+            )
+            for layout, each_attention, each_before, each_features, each in zip(
+                layouts, token_attention(geometry, call, layouts), before_merger, features, rows, strict=True
             )
         ]
 

@@ -22,6 +22,8 @@ from eadp.serve.tower_spec import TowerSpec
 
 SETTINGS_KEY = "eadp"
 """The name of the plugin's settings in `--hf-overrides` and in `mm_processor_kwargs`."""
+SERVED_OUTPUTS = ("tower_rows", "tower_features", "padding")
+"""What methods may need of the vision side besides its features and attention."""
 SERVER_TYPES: dict[str, Any] = {
     "guide": str | None,
     "cache_mib": Annotated[int, Range(0, 1 << 20)],
@@ -60,12 +62,17 @@ class Request:
     @property
     def reads_question(self) -> bool:
         """Whether the method reads the question."""
-        return "text" in self.method.needs
+        return "text" in self.method.needs or self.reads_word_embeddings
 
     @property
-    def merges_before_projector(self) -> bool:
-        """Whether the method merges tokens before the projector."""
-        return "tower_rows" in self.method.needs
+    def reads_word_embeddings(self) -> bool:
+        """Whether the method reads the question as input embeddings of the language model."""
+        return "word_embeddings" in self.method.needs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Which of `SERVED_OUTPUTS` the method needs."""
+        return tuple(each for each in SERVED_OUTPUTS if each in self.method.needs)
 
     def keeps_all(self, patches: int) -> bool:
         """Return whether an image or clip stays unpruned: nothing is pruned, or it has no more tokens than the budget.
@@ -282,7 +289,7 @@ class ServerSettings:
         if method.keep is None and method.takes_budget:
             raise ValueError(f"{name} needs keep: a count such as 64, or a share such as 0.25")
         # Some releases and presets keep more or fewer tokens than requested; the engine needs the exact count.
-        method = method.with_exact_count()
+        method = method.with_exact_count().for_family(self.family)
         if "text" in method.needs and not self.has_guide:
             raise ValueError(f'{name} reads the question, but this server was started with "guide": "none"')
         layers = self.attention_layers(method)
@@ -300,7 +307,9 @@ class ServerSettings:
         They prune before the language model and need only features, the question and, if available, the attention and
         the output of the vision tower.
         """
-        available: set[str] = {"text"} if self.tower is None else {"text", "vision_attention", "tower_rows"}
+        available: set[str] = {"text", "word_embeddings"}
+        if self.tower is not None:
+            available |= {"vision_attention", *SERVED_OUTPUTS}
         methods = {name: get_method_class(name) for name in list_methods()}
         return [name for name, each in methods.items() if issubclass(each, BeforeMethod) and each.needs <= available]
 

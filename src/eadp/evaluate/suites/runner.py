@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
+from eadp.evaluate.compare import percent_scale
 from eadp.evaluate.journal import Journal, Record
+from eadp.evaluate.loyalty import hard_samples, loyalty
 from eadp.evaluate.suites import harness
 from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.plan import SuitePlan
 from eadp.evaluate.suites.suite import Benchmark
-from eadp.method_spec import MethodSpec
+from eadp.method_spec import ALL_TOKENS, MethodSpec
 from eadp.utils.die_with_parent import die_with_parent
 
 POLL_SECONDS = 0.5
@@ -45,6 +47,41 @@ class SuiteResult:
         """Return the value of a benchmark with a setting, if there is one."""
         record = self.records.get(f"{spec.key}/{benchmark.name}")
         return None if record is None else record["value"]
+
+    def loyalty(self, spec: MethodSpec, benchmarks: Sequence[Benchmark]) -> float | None:
+        """Return the share of answers to these benchmarks that equal those of the unpruned model, if they are known."""
+        ours, unpruned = (self._answers(each, benchmarks) for each in (spec, MethodSpec(ALL_TOKENS)))
+        return loyalty(ours, unpruned)
+
+    def hard_score(self, spec: MethodSpec, benchmark: Benchmark, downsampled: MethodSpec) -> tuple[float, int] | None:
+        """Return the mean score of the samples that down-sampling does not answer right, in percent, and their number.
+
+        Args:
+            spec: The setting.
+            benchmark: The benchmark.
+            downsampled: `downsample` with the same budget.
+
+        Returns:
+            None if there are no such samples, or the harness does not record scores per sample.
+        """
+        ours, theirs = (self._scores(each, benchmark) for each in (spec, downsampled))
+        hard = [ours[sample] for sample in hard_samples(theirs) if sample in ours]
+        return (percent_scale(ours.values()) * fmean(hard), len(hard)) if hard else None
+
+    def _answers(self, spec: MethodSpec, benchmarks: Sequence[Benchmark]) -> dict[tuple[str, str], str]:
+        """The answer to each sample of the cells that succeeded."""
+        return {
+            (benchmark.name, str(each["key"])): each["answer"]
+            for benchmark in benchmarks
+            if (record := self.records.get(f"{spec.key}/{benchmark.name}")) is not None
+            for each in Journal.read(self.plan.out / record["journal"])[1]
+        }
+
+    def _scores(self, spec: MethodSpec, benchmark: Benchmark) -> dict[str, float]:
+        record = self.records.get(f"{spec.key}/{benchmark.name}")
+        if record is None:
+            return {}
+        return {each["key"]: each["score"] for each in Journal.read((self.plan.out / record["journal"]).parent)[1]}
 
 
 def run_suite(

@@ -14,25 +14,33 @@ from eadp import paper
 from eadp.evaluate.suites.runner import SuiteResult
 from eadp.evaluate.suites.suite import Benchmark
 from eadp.method_spec import MethodSpec
+from eadp.methods import Downsample
 from eadp.paper.layout import COLUMN_TITLES, METHOD_TITLES
 from eadp.utils.files import replace_file
-from eadp.utils.tables import NOTHING, format_markdown
+from eadp.utils.tables import NOTHING, build_table, format_markdown
 
 TOKENS_NOTE = (
     "patches: visual tokens of a sample that stay; sent: what the language model gets of them, newlines included."
+)
+
+LOYALTY_NOTE = "loyalty: the share of all answers that equal those of the unpruned model, in percent."
+HARD_TITLE = (
+    "Hard samples only, those that `downsample` does not answer right with the same budget: mean score, and how many"
 )
 
 
 def build_rows(result: SuiteResult, paper_table: paper.PaperTable | None) -> tuple[list[str], list[list[str]]]:
     """Build the header and one row per setting.
 
-    A row has the tokens kept and sent, the method, our value and the paper's for every benchmark, and the averages.
+    A row has the tokens kept and sent, the method, our value and the paper's for every benchmark, the averages, and the
+    loyalty over all benchmarks.
     """
     benchmarks = result.plan.benchmarks
     averaged = _select_averaged(benchmarks, paper_table)
     names = [name for each in benchmarks for name in (COLUMN_TITLES.get(each.name, each.name), "paper")]
     header = ["patches", "sent", "method", *names]
     header += [f"Avg. of {len(averaged)}", "paper"] if averaged else []
+    header.append("loyalty")
     rows = []
     for spec in result.plan.specs:
         paper_row = _find_paper_row(spec, paper_table)
@@ -44,8 +52,30 @@ def build_rows(result: SuiteResult, paper_table: paper.PaperTable | None) -> tup
             ours = {each.name: result.value(spec, each) for each in averaged}
             theirs = {name: paper_row.figures.get(name) for name in ours} if paper_row else {}
             row += [_format_average(paper_table, ours), _format_average(paper_table, theirs)]
-        rows.append(row)
+        loyal = result.loyalty(spec, benchmarks)
+        rows.append([*row, NOTHING if loyal is None else f"{100 * loyal:.1f}"])
     return header, rows
+
+
+def build_hard_rows(result: SuiteResult) -> tuple[list[str], list[list[str]]]:
+    """Build the header and one row per pruned setting: the mean score of the hard samples, and how many there are.
+
+    Hard are the samples that `downsample` with the same budget does not answer right.
+    """
+    downsampled = {spec.keep: spec for spec in result.plan.specs if spec.method == Downsample.name}
+    rows = []
+    for spec in (each for each in result.plan.specs if each.keep in downsampled):
+        row = [str(spec)]
+        for benchmark in result.plan.benchmarks:
+            found = result.hard_score(spec, benchmark, downsampled[spec.keep])
+            row.append(NOTHING if found is None else f"{found[0]:.1f} of {found[1]:,}")
+        rows.append(row)
+    return ["method", *(COLUMN_TITLES.get(each.name, each.name) for each in result.plan.benchmarks)], rows
+
+
+def as_hard_table(result: SuiteResult) -> Table:
+    """Build the table of the hard samples for the terminal."""
+    return build_table(*build_hard_rows(result), left=["method"], box=box.SIMPLE_HEAD, title=HARD_TITLE)
 
 
 def as_table(result: SuiteResult, paper_table: paper.PaperTable | None) -> Table:
@@ -68,16 +98,17 @@ def as_table(result: SuiteResult, paper_table: paper.PaperTable | None) -> Table
     return table
 
 
-def as_markdown(result: SuiteResult, paper_table: paper.PaperTable | None) -> str:
-    """Format the content of table.md: title, table and notes."""
+def as_markdown(result: SuiteResult, paper_table: paper.PaperTable | None, hard: bool = False) -> str:
+    """Format the content of table.md: title, table and notes; and the table of the hard samples, if asked for."""
     header, rows = build_rows(result, paper_table)
     notes = "\n".join(f"- {note}" for note in build_notes(result))
-    return f"{_build_title(result)}\n\n{format_markdown(header, rows)}\n\n{notes}\n"
+    more = f"\n{HARD_TITLE}\n\n{format_markdown(*build_hard_rows(result))}\n" if hard else ""
+    return f"{_build_title(result)}\n\n{format_markdown(header, rows)}\n\n{notes}\n{more}"
 
 
 def build_notes(result: SuiteResult) -> list[str]:
     """Return the notes below the table: its columns, the model's arguments, and what the authors' scripts set."""
-    notes = [TOKENS_NOTE]
+    notes = [TOKENS_NOTE, LOYALTY_NOTE]
     if arguments := result.plan.model_arguments:
         notes.append(f"The model is given {_format_settings(arguments)}.")
     for name, spec in {_format_spec(spec): spec for spec in result.plan.specs}.items():
@@ -99,11 +130,11 @@ def as_json(result: SuiteResult, paper_table: paper.PaperTable | None) -> dict[s
     }
 
 
-def write(result: SuiteResult, paper_table: paper.PaperTable | None) -> list[Path]:
+def write(result: SuiteResult, paper_table: paper.PaperTable | None, hard: bool = False) -> list[Path]:
     """Write results.json and table.md to the folder of the run, and return their paths."""
     results, table = result.plan.out / "results.json", result.plan.out / "table.md"
     replace_file(results, json.dumps(as_json(result, paper_table), indent=1) + "\n")
-    replace_file(table, as_markdown(result, paper_table))
+    replace_file(table, as_markdown(result, paper_table, hard))
     return [results, table]
 
 
