@@ -186,8 +186,8 @@ def main(repeats: int = 5, cases: str = "0,1,2") -> None:
     common.write_into(page, "staged", f"{KEEP} of 16×256 tokens stay.\n\n{staged}")
     Console(width=160).print(staged)
     costs, results = measure_costs([int(case) for case in cases.split(",")], repeats)
-    note = f"CPU time of the whole of `select` on one thread of a shared machine; timed rounds, after a first one: {repeats}."
-    common.write_into(page, "costs", f"{note}\n\n{costs}")
+    note = "CPU time of the whole of `select` on one thread of a shared machine; timed rounds, after a first one:"
+    common.write_into(page, "costs", f"{note} {repeats}.\n\n{costs}")
     Console(width=160).print(costs)
     path = common.save("staged_clips", {"staged": quotas, "costs": results})
     print(f"written: {path.relative_to(common.ROOT)}, {page.relative_to(common.ROOT)}, docs/img/staged-clips.webp")
