@@ -3,17 +3,14 @@
 The staged clips are drawn in the pocket world and encoded by the pocket model. The costs are measured on clips of
 random tokens whose frames drift, with the sizes of real models.
 
-    python benchmarks/staged_clips.py            # about three minutes on one core
-    python benchmarks/staged_clips.py --no-cost  # only the staged clips and their figure
+    python benchmarks/staged_clips.py              # about two minutes on one core
+    python benchmarks/staged_clips.py --cases 0    # only the first of the cases of `COST_CASES`
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import common
@@ -42,11 +39,11 @@ METHODS: dict[str, Any] = {
 DRAWN = {"frame by frame": VERMILLION, "time=2": BLUE, "vidcom2": GREEN}
 """The methods of the figure, and their colours."""
 
-COST_CASES = ((64, (13, 13), 2048, 896), (64, (13, 13), 2048, 3584), (256, (14, 14), 4096, 896))
+COST_CASES = [(64, (13, 13), 2048, 896), (64, (13, 13), 2048, 3584), (256, (14, 14), 4096, 896)]
 """Frames, grid of a frame, tokens to keep, and width."""
 
-DENSE_LIMIT = 64 * 169
-"""FLoC's dense form is measured up to this many tokens."""
+DENSE_LIMIT = 64 * 169 * 896
+"""FLoC's dense form is measured up to this many values in the clip."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,7 @@ def draw_figure(clips: list[StagedClip], quotas: dict[tuple[str, str], tuple[int
         for number, (name, colour) in enumerate(DRAWN.items()):
             places = [t + 0.27 * (number - 1) for t in range(count)]
             bottom.bar(places, quotas[clip.name, name], width=0.27, color=colour, label=name)
-        bottom.set(xlabel="frame", ylabel="tokens kept" if column == 0 else "")
+        bottom.set(xticks=range(0, count, 3), xlabel="frame", ylabel="tokens kept" if column == 0 else "")
     figure.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(common.IMAGES / "staged-clips.webp", dpi=110)
 
@@ -159,67 +156,41 @@ def cost_calls(case: int) -> dict[str, Callable[[], Selection]]:
         "time=4": EADP(keep=keep, time=4),
         "vidcom2": get_method("vidcom2", keep=keep, exact=True),
     }
-    if len(tokens) <= DENSE_LIMIT:
+    if tokens.features.numel() <= DENSE_LIMIT:
         methods["floc"] = get_method("floc", keep=keep)
     return {name: lambda method=method: method.select(tokens, text) for name, method in methods.items()}
 
 
-def measure_costs(repeats: int) -> tuple[str, list[dict[str, Any]]]:
-    """Time all methods in turns, and measure the memory of each in a process of its own."""
+def measure_costs(cases: list[int], repeats: int) -> tuple[str, list[dict[str, Any]]]:
+    """Time all methods in turns."""
     rows, results = [], []
-    for case, (frames, grid, keep, width) in enumerate(COST_CASES):
+    for case in cases:
+        frames, grid, keep, width = COST_CASES[case]
         calls = cost_calls(case)
         times = common.medians(common.time_interleaved(calls, repeats))
         for name in calls:
-            output = subprocess.check_output([sys.executable, __file__, "--memory", f"{case},{name}"])
-            megabytes = float(output.split()[-1])
             ratio = times[name] / times["frame by frame"]
             clip = f"{frames}×{grid[0] * grid[1]}, {width}"
-            rows.append([clip, str(keep), name, f"{times[name]:.0f}", f"{ratio:.2f}×", f"{megabytes:.0f}"])
-            results.append({"case": COST_CASES[case], "method": name, "ms": times[name], "mb": megabytes})
-    head = ["tokens, width", "K", "method", "ms", "/ frame by frame", "MB more at the peak"]
+            rows.append([clip, str(keep), name, f"{times[name]:.0f}", f"{ratio:.2f}×"])
+            results.append({"case": COST_CASES[case], "method": name, "ms": times[name]})
+    head = ["tokens, width", "K", "method", "ms", "/ frame by frame"]
     return format_markdown(head, rows), results
 
 
-def print_memory(case_and_name: str) -> None:
-    """Print by how many MB one selection raises the peak memory of this process. A small one runs first."""
-    case, name = case_and_name.split(",")
-    small = drifting_clip(4, (4, 4), 64)
-    text = TextGuide(torch.eye(4, 768), torch.ones(768))
-    for method in (EADP(keep=8), EADP(keep=8, time=1)):
-        method.select(small, text)
-    call = cost_calls(int(case))[name]
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
-    call()
-    print((_status("VmHWM") - before) / 1e6)
-
-
-def _status(field: str) -> int:
-    """Read a size in bytes from the status of this process."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1]) * 1024
-
-
 @torch.inference_mode()
-def main(repeats: int = 5, cost: bool = True, memory: str = typer.Option("", hidden=True)) -> None:
+def main(repeats: int = 5, cases: str = "0,1,2") -> None:
     """Select, measure, print, and write benchmarks/results/staged_clips.json, docs/methods/time.md and its figure."""
     common.use_one_thread()
-    if memory:
-        return print_memory(memory)
     page = common.ROOT / "docs" / "methods" / "time.md"
     staged, quotas = show_staged_clips()
     common.write_into(page, "staged", f"{KEEP} of 16×256 tokens stay.\n\n{staged}")
     Console(width=160).print(staged)
-    if not cost:
-        return None
-    costs, results = measure_costs(repeats)
-    note = "Medians of interleaved runs in CPU time, one thread of a shared machine; the whole of `select`."
-    common.write_into(page, "costs", f"{note}\n\n{costs}")
+    costs, results = measure_costs([int(case) for case in cases.split(",")], repeats)
+    note = "CPU time of the whole of `select` on one thread of a shared machine; timed rounds, after a first one:"
+    common.write_into(page, "costs", f"{note} {repeats}.\n\n{costs}")
     Console(width=160).print(costs)
     path = common.save("staged_clips", {"staged": quotas, "costs": results})
     print(f"written: {path.relative_to(common.ROOT)}, {page.relative_to(common.ROOT)}, docs/img/staged-clips.webp")
-    return None
 
 
 if __name__ == "__main__":
