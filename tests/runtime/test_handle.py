@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from typing import Any
@@ -170,7 +171,7 @@ def test_attachments_share_a_guide_as_long_as_the_model_lives(monkeypatch: pytes
 
     monkeypatch.setattr(guides, "guide_for", guide_for)
     kept = tiny.model("qwen2_5_vl")
-    model = type(kept)(kept.config).eval()
+    model = type(kept)(copy.deepcopy(kept.config)).eval()
     processor, inputs = tiny.processor("qwen2_5_vl"), tiny.inputs("qwen2_5_vl", [[(24, 32)]])
     with eadp.attach(model, processor, keep=4, question="what?") as pruned:
         pruned.set(keep=3)
