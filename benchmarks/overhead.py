@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import eadp
 from eadp import BeforeMethod, Selection, TextGuide, VisualTokens
 from eadp.methods.base import Positions
-from eadp.runtime.hooks import Hooks
+from eadp.runtime.hooks import Around, Forward, Hooks
 from eadp.utils.statistics import median_interval
 
 IMAGE = 31999
@@ -154,6 +154,19 @@ class TimedHooks(Hooks):
 
     def after(self, module: nn.Module, hook: Callable[..., Any]) -> None:
         super().after(module, self._timed(hook))
+
+    def around(self, module: nn.Module, call: Around) -> None:
+        def timed(called: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            def forward_not_counted(*args: Any, **kwargs: Any) -> Any:
+                start = time.process_time_ns()
+                try:
+                    return forward(*args, **kwargs)
+                finally:
+                    TimedHooks.milliseconds -= (time.process_time_ns() - start) / 1e6
+
+            return self._timed(call)(called, forward_not_counted, args, kwargs)
+
+        super().around(module, timed)
 
     @staticmethod
     def _timed(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "divprune": {"keep": 7, "scope": "block"},
     "downsample": {"keep": 7},
     "eadp": {
-        **{"keep": 9, "coverage": 0.9, "time": 2, "per_frame": 1, "mu": 0.25, "q": 0.2, "tau": 0.02},
+        **{"keep": 9, "coverage": 0.9, "time": 2, "time_decay": 0.1, "per_frame": 1, "mu": 0.25, "q": 0.2, "tau": 0.02},
         **{"gamma": 0.01 + 1e-6, "lift": 1e-6},
         **{"dispersion": "variance", "aggregation": "gated", "theta": 0.5, "top_words": 3, "words": "slots"},
         **{"word_count": "floor", "scope": "pool", "normalised_over": "block", "smoothing": 5, "sigma": 1.5},

@@ -379,6 +379,7 @@ def test_time_on_a_clip_keeps_more_of_it_represented_than_frame_by_frame():
     [
         ({"time": 2, "selection": "dpp"}, "time= needs selection='facility_location'"),
         ({"per_frame": 2}, "per_frame= needs time="),
+        ({"time_decay": 0.1}, "time_decay= needs time="),
         ({"time": -1}, "time"),
     ],
 )

@@ -12,7 +12,7 @@ import torch
 from helpers import tiny
 from helpers.simple_methods import EverySecond
 from torch import nn
-from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import eadp
 from eadp.methods import FastV, HiPrune, PyramidDrop, VisionZip
@@ -41,7 +41,7 @@ def names(method: Any) -> str:
 @pytest.mark.parametrize("method", METHODS, ids=names)
 def test_nothing_is_left_of_a_call_that_was_ended(method: Any, error: type[BaseException]) -> None:
     model, inputs, text = tiny.model("llava"), tiny.inputs("llava", SIZES), tiny.inputs("llava", [[], []])
-    stock, stock_text, registered = model(**inputs).logits, model(**text).logits, set(AttentionInterface())
+    stock, stock_text, registered = model(**inputs).logits, model(**text).logits, set(ALL_ATTENTION_FUNCTIONS)
     with eadp.attach(model, method=method):
         logits = model(**inputs).logits
         seen: list[weakref.ref[Any]] = []
@@ -65,7 +65,7 @@ def test_nothing_is_left_of_a_call_that_was_ended(method: Any, error: type[BaseE
         gc.collect()
         assert [each() for each in seen] == [None] * 2 * len(POINTS)
     assert torch.equal(model(**inputs).logits, stock)
-    assert set(AttentionInterface()) == registered
+    assert set(ALL_ATTENTION_FUNCTIONS) == registered
 
 
 @pytest.mark.parametrize("method", METHODS, ids=names)

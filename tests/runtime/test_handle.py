@@ -11,6 +11,7 @@ import torch
 from helpers import tiny
 from helpers.manual_pruning import answers
 from helpers.simple_methods import EverySecond, Guide, Nearest, Ragged
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import eadp
 from eadp.methods import FastV
@@ -177,3 +178,17 @@ def test_attachments_share_a_guide_as_long_as_the_model_lives(monkeypatch: pytes
     del model, pruned, again, other, resized
     gc.collect()
     assert guide() is None
+
+
+@pytest.mark.parametrize("method", ["hiprune", "fastv"])
+def test_a_model_that_nobody_detached_is_freed(method: str) -> None:
+    registered = set(ALL_ATTENTION_FUNCTIONS)
+    model = tiny.model.__wrapped__("llava")
+    eadp.attach(model, method=method, keep=3)
+    model(**tiny.inputs("llava", SIZES))
+    assert set(ALL_ATTENTION_FUNCTIONS) > registered
+    alive = weakref.ref(model)
+    del model
+    gc.collect()
+    assert alive() is None
+    assert set(ALL_ATTENTION_FUNCTIONS) == registered

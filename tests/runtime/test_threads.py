@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import TextIteratorStreamer
 
 import eadp
-from eadp.methods import FastV
+from eadp.methods import FastV, HiPrune
 
 THREADS, CALLS = 8, 50
 PROMPTS = [[[(28, 28)]], [[(28, 28), (28, 28)]], [[(28, 28)], [(28, 28), (28, 28)]]]
@@ -170,6 +170,49 @@ def test_a_call_that_runs_while_the_model_is_detached_says_so() -> None:
         with pytest.raises(RuntimeError, match="the model was detached during this call"):
             call.result()
         assert torch.equal(pool.submit(model, **inputs).result().logits, stock)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [EverySecond(), FastV(keep=3, budget="after_prune"), HiPrune(keep=3)], ids=str)
+def test_calls_around_attach_and_detach_are_pruned_or_unpruned_or_say_why_not(
+    method: Any, short_switches: None
+) -> None:
+    model, inputs = tiny.model("llava"), tiny.inputs("llava", PROMPTS[2])
+    stock, state = answers(model, **inputs, max_new_tokens=2)[1], attributes(model)
+    with eadp.attach(model, method=method) as pruned:
+        right = [stock, answers(model, **inputs, max_new_tokens=2)[1]]
+    finished = Event()
+
+    def call() -> list[str]:
+        wrong = []
+        while not finished.is_set():
+            try:
+                logits = answers(model, **inputs, max_new_tokens=2)[1]
+            except (RuntimeError, ValueError) as error:
+                if not any(sentence in str(error) for sentence in SENTENCES):
+                    wrong.append(repr(error))
+            else:
+                if not any(torch.equal(logits, each) for each in right):
+                    wrong.append("other logits")
+        return wrong
+
+    with ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(call) for _ in range(3)]
+        for _ in range(60):
+            with pruned:
+                finished.wait(0.01)
+            finished.wait(0.01)
+        finished.set()
+        assert [each.result() for each in calls] == [[], [], []]
+    assert attributes(model) == state
+    assert torch.equal(answers(model, **inputs, max_new_tokens=2)[1], stock)
+
+
+SENTENCES = (
+    "the model was detached during this call",
+    "this cache was filled while the model was pruned",
+    "mm_encoder_outputs from before eadp.attach",
+)
 
 
 def attributes(model: nn.Module) -> list[Any]:

@@ -24,6 +24,7 @@ Where to find the equations of the EADP paper:
 from eadp.core import trace
 from eadp.core.blocks import facility_location_by_coverage, facility_location_by_quota
 from eadp.core.cells import even_cells, largest_grid, regular_cells
+from eadp.core.cover import BlockCover, cover_blocks
 from eadp.core.coverage import greedy_coverage
 from eadp.core.density import density_peaks, density_scores
 from eadp.core.diversity import OrderedPicks, dpp, dpp_by_quota, max_min, max_min_by_quota
@@ -59,6 +60,7 @@ __all__ = [
     "DEFAULT_MATRIX_LIMIT",
     "DISPERSIONS",
     "Aggregation",
+    "BlockCover",
     "Box",
     "FacilityLocationResult",
     "Grid",
@@ -75,6 +77,7 @@ __all__ = [
     "VisualTokens",
     "allocate",
     "build_similarity",
+    "cover_blocks",
     "coverage_of",
     "cut_segments",
     "density_peaks",

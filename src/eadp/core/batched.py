@@ -28,18 +28,26 @@ CHECK_INTERVAL = 64
 
 
 class _Gains(NamedTuple):
-    """Gains as the unevaluated sum of two numbers. The second is 0 in float64."""
+    """Gains in float64, or as the unevaluated sum of two float32 numbers."""
 
     high: Tensor
-    low: Tensor
+    low: Tensor | None
 
     @property
     def value(self) -> Tensor:
-        return self.high + self.low
+        return self.high if self.low is None else self.high + self.low
 
     def below(self, which: Tensor) -> Tensor:
         """Return how much smaller each gain is than the one at index `which` (B×1), for each block."""
-        return (self.high.gather(1, which) - self.high) + (self.low.gather(1, which) - self.low)
+        below = self.high.gather(1, which) - self.high
+        return below if self.low is None else below + (self.low.gather(1, which) - self.low)
+
+    def best(self, is_out: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the index of the largest gain (B×1), and how much smaller each gain is; ∞ for tokens that are out."""
+        best = self.value.masked_fill(is_out, -math.inf).argmax(dim=1, keepdim=True)
+        if self.low is not None:  # The sum of both is rounded, so another gain may be larger.
+            best = self.below(best).masked_fill_(is_out, math.inf).argmin(dim=1, keepdim=True)
+        return best, self.below(best).masked_fill_(is_out, math.inf)
 
 
 class _GainSums:
@@ -50,20 +58,19 @@ class _GainSums:
         self.matrices, self.weights, self.noise = matrices, weights, noise
         self.is_exact = weights.dtype == torch.float64
         buffers = 1 if self.is_exact else 2
-        rows = int(SCRATCH_SHARE * n * matrices.element_size() / (buffers * weights.element_size()))
-        self.rows = max(1, rows)
+        self.rows = math.ceil(SCRATCH_SHARE * n * matrices.element_size() / (buffers * weights.element_size()))
         self.scratch = weights.new_empty(buffers, blocks, self.rows, n)
         self.largest_term = largest_term
 
-    def compute(self, covered: Tensor) -> tuple[_Gains, Tensor]:
-        """Return the gains (B×N), and whether a candidate raises any column by more than rounding (B×N)."""
+    def compute(self, covered: Tensor) -> _Gains:
+        """Return the gains (B×N): 0 for a candidate that raises no column by more than rounding."""
         high, low, rises = [], [], []
         largest_terms = []
         for start in range(0, self.matrices.shape[1], self.rows):
             part = self.matrices[:, start : start + self.rows]
             scratch = self.scratch[:, :, : part.shape[1]]
             rise = torch.sub(part, covered[:, None], out=scratch[0]).clamp_min_(0)
-            rises.append(rise.amax(dim=2) > self.noise)
+            rises.append(rise.amax(dim=2))
             if self.is_exact:
                 high.append(torch.bmm(rise, self.weights[:, :, None])[:, :, 0])
                 continue
@@ -77,10 +84,9 @@ class _GainSums:
         if largest_terms:
             # Terms only fall, so this also bounds those of the next step.
             self.largest_term = torch.stack(largest_terms).amax(dim=0)
-        sums = torch.cat(high, dim=1)
-        rest = torch.cat(low, dim=1) if low else torch.zeros_like(sums)
-        is_real = torch.cat(rises, dim=1)
-        return _Gains(sums.where(is_real, 0.0), rest.where(is_real, 0.0)), is_real
+        is_real = torch.cat(rises, dim=1) > self.noise
+        rest = torch.cat(low, dim=1).where(is_real, 0.0) if low else None
+        return _Gains(torch.cat(high, dim=1).where(is_real, 0.0), rest)
 
     def _splitter(self) -> Tensor:
         """The smallest power of two that no sum of N terms exceeds."""
@@ -131,11 +137,8 @@ def solve_facility(
     tie_loss, reached, enough = (weights.new_zeros(blocks) for _ in range(3))
     block_index = torch.arange(blocks, device=weights.device)
     for step in range(most):
-        candidates, _ = sums.compute(covered)
-        best = candidates.value.masked_fill(is_out, -math.inf).argmax(dim=1, keepdim=True)
-        below = candidates.below(best).masked_fill_(is_out, math.inf)
-        best = below.argmin(dim=1, keepdim=True)
-        below = candidates.below(best).masked_fill_(is_out, math.inf)
+        candidates = sums.compute(covered)
+        best, below = candidates.best(is_out)
         best_gain = candidates.value.gather(1, best)
         best_row = matrices[block_index, best[:, 0]]
         raised = (weights * (best_row - covered > noise[:, None])).sum(dim=1, keepdim=True)
@@ -152,14 +155,15 @@ def solve_facility(
         count += is_active
         reached += gains[:, step]
         tie_loss += (best_gain[:, 0] - gain).clamp_min_(0).where(is_active, 0.0)
-        is_out = is_out.scatter(1, pick[:, None], is_active[:, None] | is_out.gather(1, pick[:, None]))
+        # A block that is done stays as it is.
+        is_out.scatter_(1, pick[:, None], is_active[:, None] | is_out.gather(1, pick[:, None]))
         covered = torch.where(is_active[:, None], torch.maximum(covered, row), covered)
         if goal is not None:
             if step == 0:
                 enough = goal[0] * full + goal[1] * gains[:, 0]
             if step % CHECK_INTERVAL == CHECK_INTERVAL - 1 and not is_active.any():
                 break
-    remaining = sums.compute(covered)[0].value.masked_fill(is_out, 0.0)
+    remaining = sums.compute(covered).value.masked_fill(is_out, 0.0)
     return BlockSolution(order, gains, remaining, full.where(is_valid, math.nan), count, tie_loss, noise)
 
 

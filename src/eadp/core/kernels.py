@@ -299,21 +299,21 @@ def _lower_gains_in_band(band, frame, weights, covered, changed, before, gains):
 
 
 @compiled()
-def _first_tied_in_band(gains, best_of_frame, is_open, best, own, noise, raised_weight, tie):  # type: ignore[no-untyped-def]
-    """Return the lowest index that ties with the best candidate; `own` is its row within its frame.
-
-    Only tokens of its own frame can be copies of it: similarities to other frames are lowered.
-    """
-    n = len(own)
-    frame, best_gain = best // n, gains[best]
-    copy_floor = own[best - frame * n] - noise
+def _first_tied_in_band(band, gains, best_of_frame, is_open, best, noise, raised_weight, tie):  # type: ignore[no-untyped-def]
+    """Return the lowest index that ties with the best candidate, as `_first_tied` does."""
+    _, width, n, _ = band.shape
+    reach, frame, token = width // 2, best // n, best % n
+    best_gain, copy_floor = gains[best], band[frame, reach, token, token] - noise
     tie_floor, rounding_floor = best_gain - tie * best_gain, best_gain - noise * raised_weight
-    for s in range(frame):
-        if is_open[s] and best_of_frame[s] >= tie_floor:
-            return s * n + _first_at_least(gains[s * n : (s + 1) * n], tie_floor)
-    for u in range(frame * n, best):
-        if gains[u] >= tie_floor or (gains[u] >= rounding_floor and own[u - frame * n] >= copy_floor):
-            return u
+    for s in range(frame + 1):
+        if is_open[s] and best_of_frame[s] >= min(tie_floor, rounding_floor):
+            is_near = frame - s <= reach
+            for u in range(n if s < frame else token):
+                gain = gains[s * n + u]
+                if gain >= tie_floor or (
+                    is_near and gain >= rounding_floor and band[frame, reach + s - frame, token, u] >= copy_floor
+                ):
+                    return s * n + u
     return best
 
 
@@ -374,8 +374,7 @@ def temporal_greedy(band, weights, limit, goal, least, noise, tie):  # type: ign
             gains[best], is_closed[best] = -np.inf, True
             best_of_frame[frame] = _maximum(gains[frame * n : (frame + 1) * n])
             continue
-        own = band[frame, reach, best - frame * n]
-        pick = _first_tied_in_band(gains, best_of_frame, is_open, best, own, noise, raised_weight, tie)
+        pick = _first_tied_in_band(band, gains, best_of_frame, is_open, best, noise, raised_weight, tie)
         frame = pick // n
 
         gain = 0.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -264,7 +265,7 @@ def min_max(
     numerator_epsilon: float = 0.0,
     denominator_epsilon: float = EPSILON,
     is_token: Tensor | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Normalize maps: (s − min + ε₁) / (max − min + ε₂) (Eq. 10, where ε₁ = 0). A constant map becomes all 1.
 
     Args:
@@ -274,22 +275,16 @@ def min_max(
         is_token: The same shape, false where a map is padded. None if none is.
 
     Returns:
-        N or B×N.
+        The normalized maps, and whether any of them has the same value everywhere, up to rounding: one boolean.
     """
-    low, span = _lowest_and_span(score, is_token)
-    return ((score - low + numerator_epsilon) / (span + denominator_epsilon)).masked_fill(span <= CONSTANT_RANGE, 1)
-
-
-def is_constant(score: Tensor, is_token: Tensor | None = None) -> Tensor:
-    """Return whether a map (N), or any of B maps (B×N), has the same value everywhere, up to rounding."""
-    return (_lowest_and_span(score, is_token)[1] <= CONSTANT_RANGE).any()
-
-
-def _lowest_and_span(score: Tensor, is_token: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the minimum of each map, and the maximum minus the minimum."""
     low = (score if is_token is None else score.where(is_token, math.inf)).amin(dim=-1, keepdim=True)
     high = (score if is_token is None else score.where(is_token, -math.inf)).amax(dim=-1, keepdim=True)
-    return low, high - low
+    span = high - low
+    is_constant = span <= CONSTANT_RANGE
+    above = score - low
+    if numerator_epsilon:
+        above = above + numerator_epsilon
+    return (above / (span + denominator_epsilon)).masked_fill(is_constant, 1), is_constant.any()
 
 
 @dataclass(frozen=True)
@@ -333,8 +328,8 @@ class Scoring:
                 "'variance' is; use it with dispersion 'entropy' or 'central_mass'"
             )
 
-    def normalize(self, score: Tensor, is_token: Tensor | None = None) -> Tensor:
-        """Apply the min-max normalization with these settings."""
+    def normalize(self, score: Tensor, is_token: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Apply `min_max` with these settings."""
         return min_max(score, self.lift, self.lift or EPSILON, is_token)
 
 
@@ -399,14 +394,13 @@ def relevance(
     given = [("visual", visual)]
     visual = scale_rows(visual, "visual")
     layout = BlockLayout.of([slice(0, len(visual))] if blocks is None else blocks, visual.device)
-    given += [("text", segment.to(visual)) for segment in _as_segments(text, 2)]
-    segments = [scale_rows(segment, what) for what, segment in given[1:]]
+    given += [("text", segment.to(visual)) for segment in _as_segments(text, 2) if len(segment)]
+    segments = len(given) - 1
     given += [("pooled", vector.to(visual)[None]) for vector in _as_segments(pooled, 1)]
-    pooled_segments = [scale_rows(vector, what)[0] for what, vector in given[1 + len(segments) :]]
-    for what, values in [("text", each) for each in segments] + [("pooled", each) for each in pooled_segments]:
-        if values.shape[-1] != visual.shape[1]:
-            raise ValueError(f"{what} has {values.shape[-1]} channels, but visual has {visual.shape[1]}")
-    segments = [segment for segment in segments if len(segment)]
+    pooled_segments = len(given) - 1 - segments
+    for what, values in given[1:]:
+        if values.shape[1] != visual.shape[1]:
+            raise ValueError(f"{what} has {values.shape[1]} channels, but visual has {visual.shape[1]}")
 
     notes, mu = [], scoring.mu
     is_empty = not segments and not pooled_segments
@@ -420,27 +414,27 @@ def relevance(
     if not pooled_segments and mu > 0 and not is_empty:
         raise ValueError(f"mu={mu} weighs the pooled text, but pooled is missing: give it, or set mu=0")
 
-    maps = [sign * (segment @ visual.T) for segment in segments]
-    guidance = [_dense_guidance(similarity, layout, scoring) for similarity in maps]
-    similarity = torch.cat(maps) if maps else visual.new_zeros(0, len(visual))
+    # One product for all words and pooled vectors.
+    cosines = sign * (scale_rows(torch.cat([values for _, values in given[1:]]), "text") @ visual.T)
+    words = sum(len(values) for _, values in given[1 : 1 + segments])
+    similarity = cosines[:words]
+    maps = similarity.split([len(values) for _, values in given[1 : 1 + segments]])
+    guidance = [_dense_guidance(each, layout, scoring) for each in maps] if words else []
     weights = _concatenate([each.weights for each in guidance], similarity)
-    dense_score = (weights * similarity).sum(0) / len(guidance) if guidance else None
-    global_score = None
-    if pooled_segments:
-        global_score = sign * torch.stack([visual @ vector for vector in pooled_segments]).mean(dim=0)
-    fused = visual.new_zeros(len(visual))
-    if global_score is not None:
-        fused = fused + mu * global_score
-    if dense_score is not None:
-        fused = fused + (1 - mu) * dense_score
+    dense_score = _average((weights * similarity).sum(0), segments) if guidance else None
+    global_score = _average(cosines[words:].sum(0), pooled_segments) if pooled_segments else None
+    if dense_score is None or global_score is None:
+        only = cast(Tensor, global_score if dense_score is None else dense_score)
+        fused = (mu if dense_score is None else 1 - mu) * only
+    else:
+        fused = torch.lerp(dense_score, global_score, mu)
 
     if scoring.normalised_over == "image":
-        score, constant = scoring.normalize(fused), is_constant(fused)
+        score, constant = scoring.normalize(fused)
     else:
         is_token = None if layout.is_regular else layout.is_token
-        per_block = layout.stack(fused)
-        score = layout.unstack(scoring.normalize(per_block, is_token))
-        constant = is_constant(per_block, is_token)
+        score, constant = scoring.normalize(layout.stack(fused), is_token)
+        score = layout.unstack(score)
     if wait:
         is_finite, covers_evenly = torch.stack([fused.isfinite().all(), constant]).tolist()
         if not is_finite:
@@ -448,12 +442,12 @@ def relevance(
                 unit_rows(values, what)
         if covers_evenly:
             notes.append("the text does not tell the tokens apart: they are covered evenly")
-    no_words = visual.new_zeros(0, len(layout))
+    no_words = visual.new_empty(0, len(layout))
     return Relevance(
         similarity=similarity,
         entropy=_concatenate([each.entropy for each in guidance], no_words),
         dispersion=_concatenate([each.dispersion for each in guidance], no_words),
-        kept=_concatenate([each.kept for each in guidance], no_words).bool(),
+        kept=_concatenate([each.kept for each in guidance], no_words.new_empty(no_words.shape, dtype=torch.bool)),
         weights=weights,
         dense_score=dense_score,
         global_score=global_score,
@@ -465,7 +459,13 @@ def relevance(
 
 
 def _concatenate(parts: list[Tensor], empty: Tensor) -> Tensor:
-    return torch.cat(parts) if parts else empty
+    """Concatenate segments; one alone needs no copy."""
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)) if parts else empty
+
+
+def _average(total: Tensor, segments: int) -> Tensor:
+    """Divide a sum over segments by their number."""
+    return total if segments == 1 else total / segments
 
 
 def _as_segments(value: Tensor | Sequence[Tensor] | None, ndim: int) -> list[Tensor]:

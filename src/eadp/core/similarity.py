@@ -35,8 +35,8 @@ def scale_rows(x: Tensor, what: str = "features") -> Tensor:
         raise ValueError(f"{what} must be a matrix with one row per token, got shape {tuple(x.shape)}")
     x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
     norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    # The norm plus 1 where it is 0 leaves a row of zeros as it is; norm − norm is NaN where the norm is not finite.
-    return x / (norms + (norms == 0) + (norms - norms))
+    # A row of zeros stays what it is; norm − norm is NaN where the norm is not finite.
+    return x / (norms.clamp_min(torch.finfo(norms.dtype).tiny) + (norms - norms))
 
 
 def unit_rows(x: Tensor, what: str = "features") -> Tensor:

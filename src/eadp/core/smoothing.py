@@ -113,9 +113,13 @@ def _smooth_equal_grids(maps: Tensor, size: int, sigma: float) -> Tensor:
     """Smooth B maps, given as B×rows×columns."""
     # A Gaussian is separable: one pass over rows and one over columns equal the two-dimensional filter.
     taps = gaussian_taps(size, sigma).to(maps)
-    row_indices = reflect_indices(maps.shape[1], size // 2, maps.device)
-    column_indices = reflect_indices(maps.shape[2], size // 2, maps.device)
-    padded = maps[:, row_indices][:, :, column_indices][:, None]
+    reach = size // 2
+    if reach < min(maps.shape[1:]):
+        padded = F.pad(maps[:, None], (reach, reach, reach, reach), mode="reflect")
+    else:  # PyTorch does not reflect a side repeatedly.
+        row_indices = reflect_indices(maps.shape[1], reach, maps.device)
+        column_indices = reflect_indices(maps.shape[2], reach, maps.device)
+        padded = maps[:, row_indices][:, :, column_indices][:, None]
     return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1))[:, 0]
 
 

@@ -20,14 +20,6 @@ from eadp.core.similarity import DEFAULT_MATRIX_LIMIT, self_similarity, unit_row
 from eadp.core.trace import part
 
 
-def time_kernel(distance: int, reach: int) -> float:
-    """Return κ(Δ) = exp(−Δ² / (2·reach²)), by which the similarity of tokens that are Δ frames apart is multiplied.
-
-    It is 1 within a frame, 0.61 at the end of the reach, and 0 beyond.
-    """
-    return math.exp(-(distance**2) / (2 * reach**2)) if distance <= reach else 0.0
-
-
 def facility_location_over_time(
     features: Tensor,
     weights: Tensor,
@@ -36,14 +28,16 @@ def facility_location_over_time(
     keep: int | None = None,
     coverage: float | None = None,
     *,
+    decay: float = 0.0,
     per_frame: int = 0,
     matrix_limit: int = DEFAULT_MATRIX_LIMIT,
 ) -> FacilityLocationResult:
     """Maximize F(Y) = Σ_j w_j · max_{i∈Y} κ(|t_i − t_j|) · Sim_ij over the tokens of a clip greedily; t_i is i's frame.
 
-    Tokens more than `reach` frames apart do not represent each other, so only a band of the similarity matrix is
-    computed: frames·(2·reach + 1)·n² values for frames of n tokens. The quotas of the frames follow from the picks.
-    Ties are decided as in `facility_location`. The greedy algorithm itself runs on the CPU.
+    κ(Δ) = (1 − decay)^Δ lowers the similarity of tokens that are Δ frames apart. Tokens more than `reach` frames apart
+    do not represent each other, so only a band of the similarity matrix is computed: frames·(2·reach + 1)·n² values for
+    frames of n tokens. The quotas of the frames follow from the picks. Ties are decided as in `facility_location`. The
+    greedy algorithm itself runs on the CPU.
 
     Args:
         features: N×d, frame by frame, with as many tokens in each frame.
@@ -52,6 +46,7 @@ def facility_location_over_time(
         reach: The number of frames before and after its own that a token may represent, at least 1.
         keep: Number of tokens to pick.
         coverage: Pick only as many tokens as reach this coverage, in (0, 1]. Together with `keep`, at most `keep`.
+        decay: How much of a similarity is lost per frame of distance, in [0, 1).
         per_frame: The number of tokens to pick in each frame at least.
         matrix_limit: Bytes that the band may take.
 
@@ -82,8 +77,11 @@ def facility_location_over_time(
         )
     if coverage is not None:
         checks.share("coverage", coverage)
+    if not 0 <= decay < 1:
+        raise ValueError(f"decay must lie in [0, 1), got {decay}")
+    checks.positive("reach", reach)
     check_weights(weights)
-    band = _similarity_band(features, frames, reach, matrix_limit)
+    band = _similarity_band(features, frames, reach, decay, matrix_limit)
     within = band[:, reach]
     w = weights.detach().double().cpu()
     singles = within @ w.to(within).view(frames, -1, 1)
@@ -104,7 +102,7 @@ def facility_location_over_time(
 
 
 @part("similarity")
-def _similarity_band(features: Tensor, frames: int, reach: int, matrix_limit: int) -> Tensor:
+def _similarity_band(features: Tensor, frames: int, reach: int, decay: float, matrix_limit: int) -> Tensor:
     """Compute κ(|s − t|) · Sim for all pairs of frames at most `reach` apart: frames×(2·reach + 1)×n×n, on the CPU.
 
     Entry [t, reach + s − t, j, u] is the similarity of token j of frame t to token u of frame s. Entries for frames
@@ -128,7 +126,7 @@ def _similarity_band(features: Tensor, frames: int, reach: int, matrix_limit: in
             if distance == 0:
                 block = block.triu() + block.triu(1).T
                 block.diagonal().copy_(self_similarity(earlier))
-            block = block.mul_(time_kernel(distance, reach)).cpu()
+            block = block.mul_((1 - decay) ** distance).cpu()
             band[t, reach - distance] = block
             band[t - distance, reach + distance] = block.T
     return band

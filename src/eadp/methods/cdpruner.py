@@ -61,7 +61,7 @@ class CDPruner(BeforeMethod):
         # Crops of one image share a scale, frames do not.
         scales = blocks if tokens.layout is None else [image]
         relevance = torch.cat(
-            [min_max(similarity[scale], numerator_epsilon=1e-6, denominator_epsilon=0.0) for scale in scales]
+            [min_max(similarity[scale], numerator_epsilon=1e-6, denominator_epsilon=0.0)[0] for scale in scales]
         )
         weights = relevance
         if self.theta is not None:

@@ -106,9 +106,9 @@ class EADP(BeforeMethod):
             is what the best single token represents, 1 is everything. Blocks then share the budget by themselves: the
             next token comes from the block where it gains most.
         time: On a clip, the number of frames before and after its own that a token also represents; 0 covers each frame
-            by itself (paper, release). The similarity is multiplied by exp(−Δ²/(2·time²)) at a distance of Δ frames.
-            One budget is then spent over the whole clip: frames that repeat others get few tokens, and `allocation`,
-            `rounding` and `backend` have no effect. See `core.facility_location_over_time`.
+            by itself (paper, release). One budget is then spent over the whole clip: frames that repeat others get few
+            tokens, and `allocation`, `rounding` and `backend` have no effect. See `core.facility_location_over_time`.
+        time_decay: With `time`, how much of the similarity is lost per frame of distance.
         per_frame: With `time`, the least number of tokens that stay of each frame.
         mu: μ, the weight of the pooled text against the single words. Paper: eq. 9 and the best of its ablation. The
             release's scripts set 0.5, but 1.0 for POPE and 0.0 for VizWiz.
@@ -157,6 +157,7 @@ class EADP(BeforeMethod):
 
     coverage: Annotated[float, Range(0, 1, open_low=True)] | None = field(default=None, kw_only=True)
     time: Annotated[int, Range(0, 1000)] = field(default=0, kw_only=True)
+    time_decay: Annotated[float, Range(0, 1, open_high=True)] = field(default=0.0, kw_only=True)
     per_frame: Annotated[int, Range(0)] = field(default=0, kw_only=True)
     mu: Annotated[float, Range(0, 1)] = 0.5
     q: Annotated[float, Range(0, 1, open_low=True)] = 0.5
@@ -193,8 +194,9 @@ class EADP(BeforeMethod):
             raise ValueError(f"only facility_location reaches a coverage=; selection={self.selection!r} needs keep=")
         if self.time and self.selection != "facility_location":
             raise ValueError(f"time= needs selection='facility_location', got {self.selection!r}")
-        if self.per_frame and not self.time:
-            raise ValueError("per_frame= needs time=, the number of frames that a token represents, such as time=2")
+        if (self.per_frame or self.time_decay) and not self.time:
+            name = "per_frame" if self.per_frame else "time_decay"
+            raise ValueError(f"{name}= needs time=, the number of frames that a token represents, such as time=2")
         _ = self.scoring
         check_smoothing(self.smoothing, self.sigma)
 
@@ -274,6 +276,7 @@ class EADP(BeforeMethod):
                 self.time,
                 limit,
                 self.coverage,
+                decay=self.time_decay,
                 per_frame=self.per_frame,
                 matrix_limit=self.matrix_limit,
             )

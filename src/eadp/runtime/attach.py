@@ -215,7 +215,6 @@ class Pruned:
         self._processor = processor
         self._unpad = unpad
         self._attachment = attachment_of(adapter.base)
-        self._session: object | None = None
         self._hooks = Hooks()
         self._pruning = self._make_pruning()
         self._results = ThreadResults()
@@ -236,7 +235,7 @@ class Pruned:
             except BaseException:
                 self._hooks.undo()
                 raise
-            self._attachment.session = self._session = object()
+            self._attachment.session = self._pruning.session
 
     def _make_pruning(self) -> Pruning:
         return Pruning(
@@ -253,7 +252,7 @@ class Pruned:
     @property
     def attached(self) -> bool:
         """Whether the model is being pruned through this handle."""
-        return self._session is not None and self._attachment.session is self._session
+        return self._pruning.is_active
 
     @property
     def settings(self) -> Settings:

@@ -26,13 +26,12 @@ class Attachment:
         """Whether the model is being pruned."""
         return self.session is not None
 
-    def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a forward that needs the hooks.
+    def run(self, session: object, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a forward that needs the hooks of a session.
 
         Raises:
-            RuntimeError: If another thread detached the model meanwhile, so that some hooks may not have run.
+            RuntimeError: If another thread ended the session meanwhile, so that some hooks may not have run.
         """
-        session = self.session
         try:
             output = forward(*args, **kwargs)
         except Exception:

@@ -43,7 +43,12 @@ MODEL_CALL = "eadp_model_call"
 
 
 class Pruning:
-    """The hooks that prune a model. They hold no state of a call, so threads may call the model at the same time."""
+    """The hooks that prune a model. They hold no state of a call, so threads may call the model at the same time.
+
+    Attributes:
+        session: That of the model's attachment while these hooks are to work. Calls that begin before or after are left
+            alone, so that no call meets only some of the hooks.
+    """
 
     def __init__(
         self,
@@ -67,10 +72,13 @@ class Pruning:
         self.model = model
         self.adapter = adapter
         self.attachment = attachment
+        self.session = object()
         self._settings = settings
         self._question = question
         self._finish = finish
-        self._recorder = VisionRecorder(adapter, attachment, self._entering_method, self._called_base, self._add_output)
+        self._recorder = VisionRecorder(
+            adapter, lambda: self.is_active, self._run, self._entering_method, self._called_base, self._add_output
+        )
         self._inside = InsideLanguageModel(adapter, self)
 
     def install(self, hooks: Hooks) -> None:
@@ -97,6 +105,14 @@ class Pruning:
         self._recorder.probe(hooks, settings.entering)
         if settings.inside is not None:
             self._inside.install(hooks, settings.inside)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether calls that begin now are pruned."""
+        return self.attachment.session is self.session
+
+    def _run(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.attachment.run(self.session, forward, args, kwargs)
 
     # The vision side.
 
@@ -126,6 +142,8 @@ class Pruning:
 
     def _around_base(self, base: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         model_call = kwargs.pop(MODEL_CALL, None) or ModelCall()
+        if not self.is_active:
+            return forward(*args, **kwargs)
         check_call(self.adapter.geometry, args, kwargs)
         if has_images(kwargs):
             return self._prefill(model_call, base, forward, args, kwargs)
@@ -138,7 +156,7 @@ class Pruning:
             ids = kwargs.get("input_ids")
             tokens = ids if ids is not None else kwargs["inputs_embeds"]
             kwargs = _with_physical_mask(kwargs, pruned.cache_map, tokens)
-        return self.attachment.run(forward, args, kwargs)
+        return self._run(forward, args, kwargs)
 
     def _prefill(
         self, model_call: ModelCall, base: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -154,7 +172,7 @@ class Pruning:
         )
         call = PrefillCall(self, settings, capture, model_call.drafts)
         with in_call(call):
-            output = self.attachment.run(forward, args, kwargs)
+            output = self._run(forward, args, kwargs)
         if call.result is None:
             raise RuntimeError(
                 "the language model ran past the hooks of eadp.attach, as a model does that was compiled before; "

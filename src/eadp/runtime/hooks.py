@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, MutableMapping
 from functools import wraps
 from types import MethodType
@@ -74,10 +75,12 @@ class Hooks(Overrides):
         self.override(module, "forward", forward)
         self.before(module, name_replica)
 
-    def register(self, registry: MutableMapping[str, Any], name: str, value: Any) -> None:
-        """Add an entry to a registry."""
+    def register(self, module: nn.Module, registry: MutableMapping[str, Any], name: str, value: Any) -> None:
+        """Add an entry to a registry. It is removed, too, if the module is gone before the hooks were undone."""
         registry[name] = value
-        self._undo.append(lambda: registry.pop(name))
+        remove = weakref.finalize(module, registry.pop, name, None)
+        remove.atexit = False
+        self._undo.append(remove)
 
     def __enter__(self) -> Hooks:
         return self

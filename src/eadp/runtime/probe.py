@@ -28,6 +28,9 @@ from eadp.runtime.hooks import Hooks
 
 Report = Callable[["AttentionInputs"], None]
 
+PROBE = "eadp_probe"
+"""Set on the configuration of a probed attention module: its `AttentionProbe`."""
+
 CHUNK = 256
 """How many rows of attention are held at once where all are summed."""
 
@@ -143,24 +146,31 @@ class AttentionProbe:
 
     def install(self, hooks: Hooks) -> None:
         """Hook into the module."""
-        config: Any = self.attention.config
+        self.config: Any = self.attention.config
         # The new name contains the original one: modules test whether it contains "flash".
-        name = f"eadp_{id(self)}_{attention_implementation(config)}"
+        self.name = f"eadp_{id(self)}_{attention_implementation(self.config)}"
+        hooks.register(self.attention, attention_registry(self.attention), self.name, _attend)
+        probed = config_with_attention(self.config, self.name)
+        # The registry is global: it must not refer to the model, which could never be freed then.
+        setattr(probed, PROBE, self)
+        hooks.override(self.attention, "config", probed)
 
-        def attend(
-            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **settings: Any
-        ) -> Any:
-            report = self.find_report(query.shape[2])
-            if report is not None:
-                for inputs in _read_inputs(module, query, key, attention_mask, settings):
-                    report(inputs)
-            # Flash attention reads the name again.
-            called = _WithConfig(module, config) if "flash" in name else module
-            original = attention_function(module, config)
-            return original(called, query, key, value, attention_mask, **settings)
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **settings: Any) -> Any:
+        """Report the inputs of a call, and make it."""
+        report = self.find_report(query.shape[2])
+        if report is not None:
+            for inputs in _read_inputs(module, query, key, mask, settings):
+                report(inputs)
+        # Flash attention reads the name again.
+        called = _WithConfig(module, self.config) if "flash" in self.name else module
+        return attention_function(module, self.config)(called, query, key, value, mask, **settings)
 
-        hooks.register(attention_registry(self.attention), name, attend)
-        hooks.override(self.attention, "config", config_with_attention(config, name))
+    def __deepcopy__(self, memo: dict[int, Any]) -> AttentionProbe:
+        return self
+
+
+def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **settings: Any) -> Any:
+    return getattr(module.config, PROBE).attend(module, query, key, value, attention_mask, **settings)
 
 
 class _WithConfig:

@@ -14,7 +14,6 @@ from eadp.compat import tokens_per_entry
 from eadp.methods import BeforeMethod
 from eadp.models.adapter import FamilyAdapter
 from eadp.models.vision_call import VisionCall
-from eadp.runtime.attachment import Attachment
 from eadp.runtime.hooks import Hooks
 from eadp.runtime.probe import AttentionProbe, Report
 from eadp.runtime.vision import TowerRecording, needs_pixels, recorded_layers
@@ -32,7 +31,8 @@ class VisionRecorder:
     def __init__(
         self,
         adapter: FamilyAdapter,
-        attachment: Attachment,
+        is_active: Callable[[], bool],
+        run: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
         method: Callable[[], BeforeMethod],
         called_base: Callable[[], nn.Module],
         report: Callable[[Any], None],
@@ -41,13 +41,15 @@ class VisionRecorder:
 
         Args:
             adapter: The adapter of the model.
-            attachment: The attachment of the model.
+            is_active: Whether to record a call that begins now.
+            run: Runs the vision side.
             method: Gives the method, whose `needs` say what to record.
             called_base: Gives the base model that is being called: the adapter's, or a replica of it.
             report: Called with each output.
         """
         self.adapter = adapter
-        self.attachment = attachment
+        self._is_active = is_active
+        self._run = run
         self._method = method
         self._called_base = called_base
         self._report = report
@@ -82,13 +84,13 @@ class VisionRecorder:
             own = encode if called is base or former is not None else partial(getattr(type(called), name), called)
             # Some models encode a clip by calling their own encoder of images: only the outer call counts.
             recording = _recording.get()
-            if recording is not None and recording[0] is self:
+            if (recording is not None and recording[0] is self) or not self._is_active():
                 return own(*args, **kwargs)
             method = self._method()
             tower = TowerRecording(self.adapter, method)
             token = _recording.set((self, tower))
             try:
-                output = self.attachment.run(own, args, kwargs)
+                output = self._run(own, args, kwargs)
             finally:
                 _recording.reset(token)
             if (features := getattr(output, "pooler_output", None)) is not None:

@@ -72,4 +72,4 @@ class CLIPGuide(TowerGuide):
     def align(self, states: Tensor) -> Tensor:
         """Project hidden states of the tower into CLIP's space: […, d] → […, projection dim]."""
         self._follow_model()
-        return self.visual_projection(self.post_layernorm(states.to(self.post_layernorm.weight.dtype)))
+        return self.visual_projection(self.post_layernorm(self._to_norm(states)))

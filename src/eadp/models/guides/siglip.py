@@ -55,4 +55,4 @@ class SiglipGuide(TowerGuide):
 
     def align(self, states: Tensor) -> Tensor:
         """Return the tower's states unchanged, or after its last norm."""
-        return self.post_layernorm(states) if self.normalised else states
+        return self.post_layernorm(self._to_norm(states)) if self.normalised else states

@@ -104,6 +104,11 @@ class TowerGuide(Guide):
         real = torch.arange(length, device=device) < torch.tensor([[len(row)] for row in rows], device=device)
         return ids, real
 
+    def _to_norm(self, states: Tensor) -> Tensor:
+        """Move hidden states of the tower, which may be those of a replica on another device, to its last norm."""
+        weight = self.post_layernorm.weight
+        return states.to(weight.dtype) if weight.device.type == "meta" else states.to(weight.device, weight.dtype)
+
     def _follow_model(self) -> Tensor:
         theirs, ours = self.post_layernorm.weight, next(self.text_model.parameters())
         # The weights of an offloaded tower are on "meta", where there is nothing to follow.
