@@ -117,6 +117,7 @@ class Stage:
         step: Callable[[int], dict[str, Tensor]],
         every: int = 100,
         measure: Callable[[], dict[str, float]] | None = None,
+        measure_every: int = 1,
     ) -> None:
         """Train until the last step.
 
@@ -124,8 +125,9 @@ class Stage:
             progress: Where to show the progress.
             step: Takes the number of a batch and returns its losses. The one named "right" is shown, but not minimised.
             every: Save a checkpoint after this many steps.
-            measure: Measures the modules on validation data. The first worker calls it at every checkpoint, and
-                appends a line with the losses, the measures and the CPU time of this worker to the learning curve.
+            measure: Measures the modules on validation data. The first worker calls it at checkpoints, and appends a
+                line to the learning curve: the losses, the measures, and the CPU time of this worker since its start.
+            measure_every: Measure at every checkpoint whose number of steps is a multiple of this, and at the last.
         """
         start = self.load_checkpoint()
         before = time.process_time()
@@ -144,15 +146,18 @@ class Stage:
             progress.update(task, advance=1, description=f"{self.name}: {shown}")
             if distributed.rank() == 0 and ((number + 1) % every == 0 or number + 1 == self.steps):
                 self._save(number + 1)
-                measures = {} if measure is None else measure()
-                found = "".join(f"  {name} {value:.1f}" for name, value in measures.items())
-                progress.console.print(f"{self.name} {number + 1}/{self.steps}  {shown}{found}")
-                if measure is not None:
-                    spent = round(time.process_time() - before, 1)
-                    losses_shown = {f"loss_{name}": round(value, 4) for name, value in sums.items()}
-                    line = {"step": number + 1, "cpu_seconds": spent, **losses_shown, **measures}
-                    with self.curve.open("a") as curve:
-                        curve.write(json.dumps(line) + "\n")
+                progress.console.print(f"{self.name} {number + 1}/{self.steps}  {shown}")
+                if measure is not None and ((number + 1) % measure_every == 0 or number + 1 == self.steps):
+                    self._note(number + 1, time.process_time() - before, sums, measure(), progress)
+
+    def _note(
+        self, done: int, spent: float, losses: dict[str, float], measures: dict[str, float], progress: Progress
+    ) -> None:
+        """Append a line to the learning curve."""
+        named = {f"loss_{name}": round(value, 4) for name, value in losses.items()}
+        with self.curve.open("a") as curve:
+            curve.write(json.dumps({"step": done, "cpu_seconds": round(spent, 1), **named, **measures}) + "\n")
+        progress.console.print("  ".join(f"{name} {value:.1f}" for name, value in measures.items()))
 
     def _save(self, done: int) -> None:
         tensors = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ __all__ = [
     "config_with_attention",
     "cpu_flash_attention",
     "create_layer_mask",
+    "forget_compiled_code",
     "get_anyres_image_grid_shape",
     "get_vision_window_index",
     "import_name",
@@ -313,6 +315,16 @@ def tensor_version(tensor: Tensor) -> int | None:
     A private attribute, older than torch 2.0.
     """
     return None if tensor.is_inference() else tensor._version
+
+
+def forget_compiled_code() -> None:
+    """Make `torch.compile` compile every function again when it is next called.
+
+    Compiled code does not look whether a module got or lost hooks since it was compiled, so it would go on without
+    them, or with them. torch._dynamo.reset is older than torch 2.0; nothing is imported unless something was compiled.
+    """
+    if (dynamo := sys.modules.get("torch._dynamo")) is not None:
+        dynamo.reset()
 
 
 def cpu_flash_attention() -> Any:

@@ -91,18 +91,18 @@ def tally_captions(
     written = words.any(1)
     tally.count("pooled", (pooled.argmax(1) == own)[written])
     tally.count("late", (late_interaction(tokens, words, visual[:, 1:]).argmax(1) == own)[written])
-    for row, view in enumerate(batch.views):
-        if not view.unique:
-            continue
-        ids = encode_captions(tokenizer, [view.names[index] for index in view.unique])
-        tokens = F.normalize(clip.encode_tokens(ids), dim=-1) * is_word(ids)[..., None]
-        best = (tokens.sum(1) @ visual[row, 1:].mT).argmax(1)
-        # The view of a window counts pixels from the window's corner.
-        place = batch.positions[row, best] - batch.positions[row, 0]
-        middles = PATCH * (torch.stack((place % GRID, place // GRID), 1) + 0.5)
-        corners = torch.tensor([(view.things[i].x, view.things[i].y) for i in view.unique])
-        sizes = torch.tensor([(view.things[i].width, view.things[i].height) for i in view.unique])
-        tally.count("pointing", ((middles >= corners) & (middles < corners + sizes)).all(1))
+    named = [(row, view, index) for row, view in enumerate(batch.views) for index in view.unique]
+    ids = encode_captions(tokenizer, [view.names[index] for _, view, index in named])
+    names = (F.normalize(clip.encode_tokens(ids), dim=-1) * is_word(ids)[..., None]).sum(1)
+    rows = torch.tensor([row for row, _, _ in named])
+    best = torch.einsum("kc,knc->kn", names, visual[rows, 1:]).argmax(1)
+    # The view of a window counts pixels from the window's corner.
+    place = batch.positions[rows, best] - batch.positions[rows, 0]
+    middles = PATCH * (torch.stack((place % GRID, place // GRID), 1) + 0.5)
+    things = [view.things[index] for _, view, index in named]
+    corners = torch.tensor([(thing.x, thing.y) for thing in things])
+    sizes = torch.tensor([(thing.width, thing.height) for thing in things])
+    tally.count("pointing", ((middles >= corners) & (middles < corners + sizes)).all(1))
 
 
 def _contrast(similarity: Tensor, temperature: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ TUNE_KEPT = (32, 64, 64, 96, 160)
 ANSWER_SCENES, ACCUMULATE = 4, 2
 """Scenes per batch and worker, and batches per step: with two workers, a step has sixteen scenes."""
 
-CHECKPOINT_EVERY = 100
+CHECKPOINT_EVERY, MEASURE_EVERY = 50, 200
 VALIDATION_SCENES = 160
 ANSWER_VALIDATION = 48
 ANSWER_FIRST_SCENE = 1_000_000
@@ -175,7 +175,7 @@ class Recipe:
         if train:
             if self.warm_start and not stage.file.exists():
                 results.load(stage.name, stage.modules)
-            stage.run(self.progress, step, CHECKPOINT_EVERY, measure)
+            stage.run(self.progress, step, CHECKPOINT_EVERY, measure, MEASURE_EVERY)
         elif stage.file.exists():
             stage.load_checkpoint()
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ class PaliGemmaGeometry(FamilyGeometry):
     """One square grid per image."""
 
     model_types = ("paligemma",)
+    answer_type: ClassVar[int | None] = 1
 
     def layouts(self, call: VisionCall, placeholders: Placeholders) -> list[ImageLayout]:
         vision, grid = self.config.vision_config, square_grid(call.lengths[0], "the image")
@@ -32,6 +33,7 @@ class Gemma3Geometry(PaliGemmaGeometry):
 
     model_types = ("gemma3",)
     square_grids_only = True
+    answer_type = None  # Its token types mark images.
 
 
 class PaliGemmaAdapter(FamilyAdapter):

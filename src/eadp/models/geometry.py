@@ -23,6 +23,7 @@ class FamilyGeometry(ABC):
         modalities: What the family takes: "image", "video".
         square_grids_only: At another resolution too, the model takes only square grids.
         mrope: Positions are coordinates: time, row, column.
+        answer_type: The token type that marks an answer in training; None where token types do not mark answers.
         config: The configuration of the model.
     """
 
@@ -30,6 +31,7 @@ class FamilyGeometry(ABC):
     modalities: ClassVar[tuple[str, ...]] = ("image",)
     square_grids_only: ClassVar[bool] = False
     mrope: ClassVar[bool] = False
+    answer_type: ClassVar[int | None] = None
 
     def __init__(self, config: Any) -> None:
         self.config = config

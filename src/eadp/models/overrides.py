@@ -32,6 +32,9 @@ class Overrides:
     def __exit__(self, *exception: object) -> None:
         self.undo()
 
+    def __len__(self) -> int:
+        return len(self._undo)
+
     def undo(self) -> None:
         """Restore every attribute. A second call does nothing."""
         while self._undo:

@@ -10,8 +10,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 import eadp.runtime.requirements  # noqa: F401 (before anything of transformers)
+from eadp.compat import forget_compiled_code
 from eadp.core import Selection
 from eadp.methods import BeforeMethod, InsideMethod, Method, get_method
 from eadp.methods.base import Newlines, Positions
@@ -39,6 +41,8 @@ _LOCK = RLock()
 _using: ContextVar[Mapping[Pruned, Settings]] = ContextVar("eadp_using", default=MappingProxyType({}))
 """The settings of `Pruned.using` in this thread."""
 
+TWO_METHODS = "[EADP(keep=128), PyramidDrop()]"
+
 GATHERED = {"text", "word_embeddings", "vision_attention", "tower_rows", "tower_features", "pixels", "padding"}
 """What a method that prunes before the language model may need."""
 
@@ -47,7 +51,7 @@ def attach(
     model: nn.Module,
     processor: Any = None,
     *,
-    method: str | Method | Sequence[Method] = "eadp",
+    method: str | Method | Sequence[str | Method] = "eadp",
     keep: int | float | None = None,
     coverage: float | None = None,
     preset: str | None = None,
@@ -68,7 +72,8 @@ def attach(
     `generate` and `forward` of the model are used as before.
 
     Args:
-        model: A transformers model of a known family (`eadp.models.FAMILIES`).
+        model: A transformers model of a known family (`eadp.models.FAMILIES`), or a wrapper around one (DDP,
+            DataParallel, PEFT, `torch.compile`).
         processor: Reads the question from the prompt, and finds the text guide. It may be None if neither is needed:
             if the method reads no text, or if `guide` and `question` are given.
         method: The name of a method, or a method. Or two methods: one that prunes before the language model, and one
@@ -111,7 +116,8 @@ def attach(
         "budget_over": budget_over,
         "newlines": newlines,
     }
-    return Pruned(model, adapter_of(model), processor, unpad, arguments | settings)
+    adapter = adapter_of(model)
+    return Pruned(_without_wrappers(model, adapter.base), adapter, processor, unpad, arguments | settings)
 
 
 def detach(model: nn.Module) -> None:
@@ -129,6 +135,12 @@ def detach(model: nn.Module) -> None:
     pruned.detach()
 
 
+def _without_wrappers(model: nn.Module, base: nn.Module) -> nn.Module:
+    """The transformers model around a base model, inside of DDP, PEFT and the like."""
+    models = (module for module in model.modules() if isinstance(module, PreTrainedModel))
+    return next((module for module in models if any(part is base for part in module.modules())), base)
+
+
 def _resolve_settings(model: nn.Module, adapter: FamilyAdapter, processor: Any, arguments: dict[str, Any]) -> Settings:
     """Resolve the arguments of `attach` for one model."""
     named = dict(arguments)
@@ -141,6 +153,10 @@ def _resolve_settings(model: nn.Module, adapter: FamilyAdapter, processor: Any, 
     for name, value, known in (("positions", positions, Positions), ("newlines", newlines, Newlines)):
         if value is not None and value not in get_args(known):
             raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
+    if question is not None and not isinstance(question, str | Sequence) and not callable(question):
+        raise TypeError(
+            f"question must be a text, one text per prompt, or a function of the prompt's ids, got {question!r}"
+        )
     if positions is None:
         positions = getattr(adapter.config, "eadp_positions", None)
     if before is not None and (more := sorted(before.needs - GATHERED)):
@@ -150,7 +166,7 @@ def _resolve_settings(model: nn.Module, adapter: FamilyAdapter, processor: Any, 
 
 
 def _resolve_methods(
-    method: str | Method | Sequence[Method], settings: dict[str, Any], preset: str | None, family: str
+    method: str | Method | Sequence[str | Method], settings: dict[str, Any], preset: str | None, family: str
 ) -> tuple[BeforeMethod | None, InsideMethod | None]:
     """Return the method that prunes before the language model, and the one that prunes inside it."""
     if isinstance(method, str | Method):
@@ -160,16 +176,22 @@ def _resolve_methods(
         if isinstance(method, BeforeMethod):
             return method.for_family(family), None
         raise TypeError(f"a method is a BeforeMethod or an InsideMethod, which {type(method).__name__} is not")
+    if not isinstance(method, Sequence) or not all(isinstance(each, str | Method) for each in method):
+        raise TypeError(f"method must be the name of a method, a method such as EADP(keep=64), or two; got {method!r}")
     if preset is not None:
         raise TypeError("a preset is for one method named by its name, not for a list of methods")
     if settings:
-        raise TypeError(f"give {', '.join(settings)} to the methods of the list, not to attach")
-    if len(method) != 2 or not isinstance(method[0], BeforeMethod) or not isinstance(method[1], InsideMethod):
+        raise TypeError(f"give {', '.join(settings)} to the methods of the list, as in {TWO_METHODS}, not to attach")
+    try:
+        methods = [_resolve_method(each, {}, None, family) for each in method]
+    except ValueError as error:
+        raise ValueError(f"{error}; in a list, methods are given with their settings, as in {TWO_METHODS}") from error
+    if len(methods) != 2 or not isinstance(methods[0], BeforeMethod) or not isinstance(methods[1], InsideMethod):
         raise ValueError(
             "a list of methods is one that prunes before the language model and one that prunes inside it, "
-            f"such as [EADP(keep=128), PyramidDrop()]; got {[each.name for each in method]}"
+            f"such as {TWO_METHODS}; got {[each.name for each in methods]}"
         )
-    return method[0].for_family(family), method[1]
+    return methods[0].for_family(family), methods[1]
 
 
 def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str | None, family: str) -> Method:
@@ -235,6 +257,7 @@ class Pruned:
             except BaseException:
                 self._hooks.undo()
                 raise
+            forget_compiled_code()
             self._attachment.session = self._pruning.session
 
     def _make_pruning(self) -> Pruning:
@@ -344,7 +367,10 @@ class Pruned:
         changed = self._resolve(arguments | changes)
         with _LOCK:
             if self.attached:
+                hooked = len(self._hooks)
                 self._pruning.prepare(self._hooks, changed)
+                if len(self._hooks) > hooked:
+                    forget_compiled_code()
         return changed
 
     def static_cache(self, max_new_tokens: int) -> FittedStaticCache:
@@ -368,6 +394,7 @@ class Pruned:
             if self.attached:
                 self._attachment.session = None
                 self._hooks.undo()
+                forget_compiled_code()
 
     def __enter__(self) -> Pruned:
         if not self.attached:
@@ -380,13 +407,23 @@ class Pruned:
     def _keep_result(self, result: PrefillResult) -> None:
         self._results.last = result
 
-    def _question_of(self, question: Question | None, row: int, ids: Tensor | None) -> str:
-        """The question of one prompt of the batch. question: the setting; ids: L, without padding."""
+    def _question_of(self, question: Question | None, row: int, prompts: int, ids: Tensor | None) -> str:
+        """The question of one prompt of the batch.
+
+        Args:
+            question: The setting.
+            row: The prompt.
+            prompts: The number of prompts in the batch.
+            ids: L, those of the prompt, without padding and without an answer that it is trained on.
+        """
         if isinstance(question, str):
             return question
         if isinstance(question, Sequence):
-            if row >= len(question):
-                raise ValueError(f"{len(question)} questions were given, but the batch has more prompts")
+            if len(question) != prompts:
+                raise ValueError(
+                    f"the batch has {prompts} prompts, but {len(question)} questions were given; give one per prompt, "
+                    "or one for all"
+                )
             return question[row]
         if ids is None:
             raise ValueError(

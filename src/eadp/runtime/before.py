@@ -56,7 +56,7 @@ class Pruning:
         adapter: FamilyAdapter,
         attachment: Attachment,
         settings: Callable[[], Settings],
-        question: Callable[[Question | None, int, Tensor | None], str],
+        question: Callable[[Question | None, int, int, Tensor | None], str],
         finish: Callable[[PrefillResult], None],
     ) -> None:
         """Set up the hooks.
@@ -137,7 +137,7 @@ class Pruning:
         # number of logits shows them: those of the prompt's last token and of each draft are asked for.
         logits, cache = kwargs.get("logits_to_keep"), kwargs.get("past_key_values")
         drafts = logits - 1 if isinstance(logits, int) and logits > 1 and cache is not None else 0
-        call = ModelCall(vision_calls(kwargs.get(ENCODER_OUTPUTS) or {}), drafts)
+        call = ModelCall(vision_calls(kwargs.get(ENCODER_OUTPUTS) or {}), drafts, kwargs.get("labels"))
         return args, {**kwargs, MODEL_CALL: call}
 
     def _around_base(self, base: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -167,6 +167,7 @@ class Pruning:
             settings.entering,
             partial(self._question, settings.question),
             model_call.vision_calls,
+            model_call.labels,
             args,
             kwargs,
         )
@@ -191,6 +192,8 @@ class Pruning:
             return args, self._shorten_prefill(call, text, kwargs, pruned)
         return None if pruned is None else (args, self._continue(text, kwargs, pruned))
 
+    # A selection branches on data at every step: compiled, it would be many small graphs.
+    @torch.compiler.disable
     @trace.part("compaction")
     def _shorten_prefill(
         self, call: PrefillCall, text: nn.Module, kwargs: dict[str, Any], pruned: PrunedCache | None
@@ -338,6 +341,7 @@ class Pruning:
         call = None if embeddings is None else present_call(self, embeddings.shape[1])
         return None if call is None or output is None else self._restore_prefill(call, output)
 
+    @torch.compiler.disable
     @trace.part("compaction")
     def _restore_prefill(self, call: PrefillCall, output: Any) -> Any:
         shortened, prefill, result = call.shortened, call.prefill, call.result

@@ -34,10 +34,12 @@ class ModelCall:
     Attributes:
         vision_calls: The calls that the given outputs of the vision side came from, by modality.
         drafts: How many tokens at the end of the prompts are drafts of an assistant.
+        labels: B×L, those of the prompts, if they are trained on.
     """
 
     vision_calls: dict[str, VisionCall] = field(default_factory=dict)
     drafts: int = 0
+    labels: Tensor | None = None
 
 
 @dataclass(frozen=True)

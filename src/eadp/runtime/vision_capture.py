@@ -5,6 +5,7 @@ Methods before and inside the language model both start from here.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from eadp.models.adapter import FamilyAdapter
 from eadp.models.geometry import FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders
 from eadp.models.vision_call import EncodedImage, VisionCall
+from eadp.runtime.answers import answer_columns, without_answer
 from eadp.runtime.masks import Mask, valid_columns
 from eadp.runtime.vision import encoded_images, needs_pixels, needs_received, recorded_layers
 from eadp.runtime.vision_recorder import VISION_CALL, check_recorded
@@ -88,14 +90,23 @@ def check_call(geometry: FamilyGeometry, args: tuple[Any, ...], kwargs: dict[str
         raise ValueError(
             "packed sequences and continuous batching cannot be pruned; detach, or generate in ordinary batches"
         )
-    ids = _ids(args, kwargs)
-    if ids is None or ids.shape[1] == 1 or has_images(kwargs):
+    ids, embeddings = _ids(args, kwargs), kwargs.get("inputs_embeds")
+    if has_images(kwargs):
+        return
+    if ids is None and embeddings is not None and embeddings.shape[1] > 1:
+        warnings.warn(
+            "this prompt is given as inputs_embeds without pixel_values, so if it has images, none of their tokens are "
+            "pruned; pass input_ids and pixel_values instead",
+            stacklevel=2,
+        )
+    if ids is None or ids.shape[1] == 1:
         return
     for modality in geometry.modalities:
         if bool((ids == geometry.placeholder_id(modality)).any()):
             raise ValueError(
-                f"the prompt has {modality} placeholders, but this call has no {modality} features; chunked "
-                f"prefill (prefill_chunk_size) loses them: generate without it, and pass the {modality}s"
+                f"the prompt has {modality} placeholders, but this call has no {modality} features: pass the "
+                f"{modality}s; chunked prefill (prefill_chunk_size) loses them, and the draft model of assisted "
+                "decoding does not get any, so do not attach that one"
             )
 
 
@@ -110,8 +121,9 @@ class VisionCapture:
         self,
         adapter: FamilyAdapter,
         method: BeforeMethod,
-        question: Callable[[int, Tensor | None], str],
+        question: Callable[[int, int, Tensor | None], str],
         given_calls: dict[str, VisionCall],
+        labels: Tensor | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
@@ -120,9 +132,11 @@ class VisionCapture:
         Args:
             adapter: The adapter of the model.
             method: The method, whose `needs` say what to collect.
-            question: Gives the question of a row of the batch, from its ids without padding.
+            question: Gives the question of a row of the batch, from the number of rows and from its ids without padding
+                and without an answer that it is trained on.
             given_calls: The calls that given outputs of the vision side came from, by modality. Where accelerate
                 spreads a model over devices, the base model gets copies of the outputs, which do not name their calls.
+            labels: B×L, the labels of the prompts, if they are trained on.
             args: The arguments of the forward.
             kwargs: Its keyword arguments.
         """
@@ -133,6 +147,7 @@ class VisionCapture:
         self._ids = _ids(args, kwargs)
         self._embeddings = kwargs.get("inputs_embeds")
         self._outputs = _given_outputs(kwargs)
+        self._answers = answer_columns(adapter.geometry, labels, kwargs.get("token_type_ids"))
 
     def add(self, output: Any) -> None:
         """Take an output that the forward encodes within itself; `generate` encodes before it, and passes it in."""
@@ -152,10 +167,18 @@ class VisionCapture:
         ids = None if self._ids is None else self._ids[::beams].cpu()
         valid = valid_columns(mask, length)
         valid = None if valid is None else valid[::beams].cpu()
+        answers = None if self._answers is None else self._answers[::beams].cpu()
+        entered: Any = self._embeddings if self._ids is None else self._ids
+        rows = len(entered) // beams
 
         def question(row: int) -> str:
-            prompt = None if ids is None else ids[row]
-            return self._question(row, prompt if prompt is None or valid is None else prompt[valid[row]])
+            if ids is None:
+                return self._question(row, rows, None)
+            is_prompt = slice(None) if valid is None else valid[row]
+            prompt = ids[row][is_prompt]
+            if answers is not None:
+                prompt = without_answer(self.adapter.geometry, prompt, answers[row][is_prompt])
+            return self._question(row, rows, prompt)
 
         placed: list[PlacedImage] = []
         for call, output in calls:

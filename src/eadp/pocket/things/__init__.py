@@ -1,1 +1,35 @@
 """The world of things: scenes of everyday things in several styles, captions, questions and clips about them."""
+
+from eadp.pocket.things.atlas import STYLES, Kind, kinds
+from eadp.pocket.things.captions import make_caption
+from eadp.pocket.things.clips import EVENTS, Clip, make_clip
+from eadp.pocket.things.questions import KINDS, Question, View, make_question, make_questions
+from eadp.pocket.things.render import Drawing, crop_five, render
+from eadp.pocket.things.samples import samples
+from eadp.pocket.things.scene import LARGE_SIDE, SIDE, SPLITS, Scene, Split, Thing, make_scene
+
+__all__ = [
+    "EVENTS",
+    "KINDS",
+    "LARGE_SIDE",
+    "SIDE",
+    "SPLITS",
+    "STYLES",
+    "Clip",
+    "Drawing",
+    "Kind",
+    "Question",
+    "Scene",
+    "Split",
+    "Thing",
+    "View",
+    "crop_five",
+    "kinds",
+    "make_caption",
+    "make_clip",
+    "make_question",
+    "make_questions",
+    "make_scene",
+    "render",
+    "samples",
+]
