@@ -35,6 +35,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # Their releases send a few tokens more than the budget, which would not be a fair comparison.
     "dart": {"exact": True},
     "trim": {"exact": True},
+    **{name: {"exact": True} for name in ("evs", "vidcom2", "vcast")},
+    **{name: {"layer": -2, "exact": True} for name in ("fastvid", "holitom")},
+    "flashvid": {"layer": -2, "exact": True, "expansion": 1.0},
 }
 JOURNAL = common.ROOT / "out" / "accuracy"
 

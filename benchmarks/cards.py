@@ -112,17 +112,9 @@ def card(method: type[Method]) -> str:
     """Format the card of a method."""
     summary, *idea = prose(method)
     sections = [f"# {method.__name__}", summary, facts(method)]
-    if (common.IMAGES / f"method-{method.name}.webp").is_file():
-        sections += picture(method)
+    sections += picture(method)
     if idea:
         sections += ["## Idea", *idea]
-    if (common.IMAGES / f"clip-{method.name}.webp").is_file():
-        sections += [
-            "## On a clip",
-            "Frames of the pocket world, and below each what the method keeps of it with `keep=0.25` "
-            "(`python benchmarks/clips.py draw`).",
-            f"![What {method.__name__} keeps of a clip](../img/clip-{method.name}.webp)",
-        ]
     sections += [
         "## Use",
         f'```python\nwith eadp.attach(model, processor, method="{method.name}", keep=64) as pruned:\n'
@@ -160,7 +152,14 @@ def facts(method: type[Method]) -> str:
 
 
 def picture(method: type[Method]) -> list[str]:
-    """Format the picture of what the method keeps, and its caption."""
+    """Format the picture of what the method keeps, and its caption; nothing if there is no picture."""
+    if (common.IMAGES / f"clip-{method.name}.webp").is_file():
+        return [
+            f"![What {method.__name__} keeps of a clip](../img/clip-{method.name}.webp)",
+            f"Frames of the pocket world, and below them what {method.__name__} keeps of each with `keep=0.25`.",
+        ]
+    if not (common.IMAGES / f"method-{method.name}.webp").is_file():
+        return []
     shown = load_result("pictures")
     return [
         f"![What {method.__name__} keeps of a scene](../img/method-{method.name}.webp)",
@@ -268,14 +267,6 @@ def measurements(method: type[Method]) -> Iterator[str]:
             "paper's figures."
         )
         yield format_markdown(["share of tokens kept", "correct"], cells)
-    for case in load_result("clips")["cases"]:
-        if method.name in case["ms"] and method.name != "eadp":
-            tokens = case["frames"] * case["grid"][0] * case["grid"][1]
-            yield (
-                f"**Time to select the tokens of a clip**, {case['k']:,} of {tokens:,} in {case['frames']} frames, as "
-                f"a ratio to EADP's, which prunes frame by frame: {case['ms'][method.name] / case['ms']['eadp']:.2f} "
-                "(CPU time on one thread, `python benchmarks/clips.py time`)."
-            )
     times = [case for case in load_result("methods")["cases"] if method.name in case["ms"]]
     if times and method.name != "eadp":
         ratios = [f"{case['ms'][method.name] / case['ms']['eadp']:.2f}" for case in times]

@@ -78,6 +78,7 @@ def shared_tokens(case: Case) -> VisualTokens:
         tower=features[:, :TOWER].contiguous(),
         tower_cls=torch.randn(len(case.grids), TOWER, generator=g),
         tower_features=features[:, :TOWER].contiguous(),
+        is_clip=len(case.grids) > 1 and not case.crops,
     )
 
 

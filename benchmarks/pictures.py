@@ -29,7 +29,9 @@ PANEL, GAP = 280, 12
 def main(names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
     """Draw docs/img/method-NAME.webp for each method that takes a budget."""
     common.use_one_thread()
-    chosen = names or [name for name in list_methods() if get_method_class(name).takes_budget]
+    known = [name for name in list_methods() if get_method_class(name).takes_budget]
+    # `clips.py` draws those that are for clips.
+    chosen = names or [name for name in known if not (common.IMAGES / f"clip-{name}.webp").is_file()]
     sample = list(samples("test", SCENE + 1))[SCENE]
     comparison = MethodComparer.from_name("pocket").compare([sample.image], sample.question, chosen, KEEP, rounds=1)
     scene = draw_image_panel(comparison, PANEL)

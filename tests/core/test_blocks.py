@@ -99,3 +99,35 @@ def test_all_weights_zero_is_an_error():
     features, weights, slices = clip((4, 4), 0)
     with pytest.raises(ValueError, match="weights are all 0"):
         core.facility_location_by_coverage(features, 0 * weights, slices, 0.5)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_blocks_of_equal_size_are_divided_among_threads_without_changing_the_picks(threads):
+    g = torch.Generator().manual_seed(0)
+    features, weights = torch.randn(7 * 30, 8, generator=g), torch.rand(7 * 30, generator=g)
+    weights[60:90] = 0
+    blocks = [slice(30 * i, 30 * (i + 1)) for i in range(7)]
+    quotas = [5, 30, 4, 0, 1, 12, 9]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = core.facility_location_by_quota(features, weights, blocks, quotas)
+    finally:
+        torch.set_num_threads(before)
+    order = []
+    for block, quota in zip(blocks, quotas, strict=True):
+        if quota:
+            w = weights[block] if weights[block].any() else torch.ones(30)
+            alone = core.facility_location(core.token_similarity(features[block]), w, quota)
+            order += (alone.indices + block.start).tolist()
+    assert sorted(found.indices.tolist()) == sorted(order)
+
+
+def test_an_invalid_block_among_equal_ones_is_named():
+    features, weights = torch.randn(60, 8, generator=torch.Generator().manual_seed(0)), torch.ones(60)
+    features[35, 2] = torch.nan
+    with pytest.raises(ValueError, match=r"features\[5, 2\] is nan"):
+        core.facility_location_by_quota(features, weights, [slice(0, 30), slice(30, 60)], [3, 3])
+    weights[40] = -1
+    with pytest.raises(ValueError, match=r"weights\[10\] is -1"):
+        core.facility_location_by_quota(features.nan_to_num(), weights, [slice(0, 30), slice(30, 60)], [3, 3])

@@ -60,6 +60,26 @@ def test_the_torch_path_has_one_loop_for_all_blocks(blocks):
     assert per_pick == count(3, 2, "torch").launches.total() - count(3, 1, "torch").launches.total()
 
 
+@pytest.mark.parametrize("selection", ["dpp", "max-min"])
+def test_dpp_and_max_min_never_wait_and_launch_the_same_for_every_budget(selection):
+    launches = set()
+    for blocks, keep in ((2, 1), (2, 3), (5, 3)):
+        features, _, ranges = inputs(blocks)
+        weights, quotas = torch.ones(len(features)), [keep] * blocks
+
+        def pick(features, weights, ranges=ranges, quotas=quotas):
+            if selection == "dpp":
+                return core.dpp_by_quota(features, weights, ranges, quotas, wait=False)
+            return core.max_min_by_quota(features, ranges, quotas, wait=False)
+
+        with pretend_device() as counts:
+            found = pick(*on_device((features, weights)))
+        assert not counts.waits, counts.describe()
+        assert read(found.indices).tolist() == pick(features, weights).indices.tolist()
+        launches.add(counts.launches.total())
+    assert len(launches) == 1, launches
+
+
 def test_a_value_that_is_read_back_is_counted_as_a_wait(monkeypatch):
     """The control: one `.item()` put into the path, and the test of waits fails and names the line."""
     choose_backend = cover.choose_backend

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.progress import Progress
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eadp.pocket.things.questions import KINDS
 from eadp.pocket.things.render import GRID
 from eadp.pocket.things.scene import SIGN
 from training.language import choose_patches
-from training.things import lora
+from training.things import lora, recipe
 from training.things.packing import AFTER_IMAGE, BEFORE_ANSWER, BEFORE_IMAGE, END, IGNORED, right_answers
 from training.things.reader import EASY, QUESTIONS_PER_SCENE, Reader, draw_questions
 from training.things.text import world_tokenizer
@@ -31,7 +34,7 @@ def batch():
 
 
 @pytest.fixture
-def reader(tokenizer):
+def language_model(tokenizer):
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -41,7 +44,12 @@ def reader(tokenizer):
         num_attention_heads=2,
         tie_word_embeddings=True,
     )
-    return Reader(LlamaForCausalLM(config).eval(), tokenizer)
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture
+def reader(language_model, tokenizer):
+    return Reader(language_model, tokenizer)
 
 
 def randomize(adapter):
@@ -165,3 +173,23 @@ def test_chosen_patches_show_every_thing(batch):
     keep = choose_patches(batch.owners, 40, guided=True)
     for kept, owners in zip(keep, batch.owners, strict=True):
         assert set(owners[kept].tolist()) >= set(owners.tolist()) - {-1}
+
+
+@pytest.mark.slow
+def test_the_stages_after_the_vision_stage_run(language_model, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe.smol, "load_language_model", lambda: (language_model, tokenizer))
+    for name, value in {"ANSWER_SCENES": 1, "ANSWER_VALIDATION": 2, "PROJECT_BATCH": 2, "CHECKPOINT_EVERY": 1}.items():
+        monkeypatch.setattr(recipe, name, value)
+    frozen = language_model.model.layers[0].mlp.up_proj.weight.clone()
+    with Progress(disable=True) as progress:
+        trained = recipe.Recipe(tmp_path, progress, steps=2)
+        for stage in ("read", "project", "tune"):
+            before = [parameter.clone() for parameter in trained.reader.lora.parameters()]
+            getattr(trained, stage)(train=True)
+            same = all(map(torch.equal, before, trained.reader.lora.parameters()))
+            assert same == (stage == "project")
+            assert (tmp_path / f"{stage}.safetensors").exists()
+    assert torch.equal(language_model.model.layers[0].mlp.up_proj.weight, frozen)
+    lines = [json.loads(line) for line in (tmp_path / "tune.curve.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2]
+    assert "all" in lines[0]

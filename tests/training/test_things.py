@@ -162,6 +162,7 @@ def test_the_vision_stage_runs_resumes_and_keeps_its_curve(tmp_path, monkeypatch
     monkeypatch.setattr(recipe, "WINDOWS", 8)
     monkeypatch.setattr(recipe, "SCENES", 2)
     monkeypatch.setattr(recipe, "VALIDATION_SCENES", 4)
+    monkeypatch.setattr(recipe, "WHOLE_SCENES", 4)
     monkeypatch.setattr(recipe, "VALIDATION_BATCH", 4)
     with Progress(disable=True) as progress:
         recipe.Recipe(tmp_path, progress, steps=4).vision(train=True)
@@ -169,7 +170,9 @@ def test_the_vision_stage_runs_resumes_and_keeps_its_curve(tmp_path, monkeypatch
         resumed.vision(train=True)
     lines = [json.loads(line) for line in (tmp_path / "vision.curve.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4]
-    assert {"things", "patches", "pooled", "late", "pointing", "loss_label"} <= set(lines[0])
+    assert {"things", "patches", "pooled", "late", "pointing", "scene_things", "scene_pointing", "loss_label"} <= set(
+        lines[0]
+    )
     (file,) = results.store(tmp_path, tmp_path / "results")
     assert file.stat().st_size < 7e6
     fresh = recipe.Recipe(tmp_path / "fresh", progress)

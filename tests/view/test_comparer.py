@@ -66,6 +66,16 @@ def test_the_frames_of_a_clip_share_one_budget(pocket):
     assert made.replays[0].coverage[-1].item() == pytest.approx(made.results[0].selection.coverage, abs=1e-6)
 
 
+def test_the_frames_of_a_clip_are_compared_with_each_other(pocket):
+    """EVS sends the first frame, and then only what moves. HoliTom merges what stands still into the first frame."""
+    frames = [render_image(frame) for frame in make_clip("test", 0, frames=4).frames]
+    made = pocket.compare(frames, "What moves?", ["evs", "holitom"], 0.3, rounds=1)
+    evs, holitom = (result.selection.quotas for result in made.results)
+    assert evs[0] == 256
+    assert sum(evs) == 307  # ⌊0.3·1024⌋
+    assert holitom[0] > max(holitom[1:])
+
+
 def test_a_video_is_shown_frame_by_frame(monkeypatch):
     """The inputs are built without a processor, because video processors need torchvision."""
     model, processor = tiny.model("llava_onevision"), tiny.processor("llava_onevision")

@@ -47,12 +47,12 @@ ANSWER_SCENES, ACCUMULATE = 4, 2
 """Scenes per batch and worker, and batches per step: with two workers, a step has sixteen scenes."""
 
 CHECKPOINT_EVERY, MEASURE_EVERY = 50, 200
-VALIDATION_SCENES = 160
-ANSWER_VALIDATION = 48
-ANSWER_FIRST_SCENE = 1_000_000
-"""The first training scene of the stages after the vision stage."""
+VALIDATION_SCENES, WHOLE_SCENES, ANSWER_VALIDATION = 160, 48, 48
+"""Validation scenes whose windows are measured, that are measured as a whole, and about which questions are asked."""
 
 VALIDATION_BATCH = 16
+ANSWER_FIRST_SCENE = 1_000_000
+"""The first training scene of the stages after the vision stage."""
 
 
 def run_stages(stages: tuple[str, ...], out: Path, steps: int | None = None, warm_start: bool = False) -> None:
@@ -87,7 +87,8 @@ class Recipe:
 
     @cached_property
     def reader(self) -> Reader:
-        """SmolLM2, frozen, and what is trained around it."""
+        """SmolLM2, frozen, and what is trained around it, with the same initial weights in every worker."""
+        torch.manual_seed(1)
         return Reader(*smol.load_language_model())
 
     @cached_property
@@ -201,10 +202,15 @@ class Recipe:
 
     @torch.no_grad()
     def _measure_vision(self) -> dict[str, float]:
-        tally = tower.Tally()
+        """Measure on windows, and on some whole scenes, whose measures begin with `scene_`."""
+        windows, scenes = tower.Tally(), tower.Tally()
         for first in range(0, VALIDATION_SCENES, VALIDATION_BATCH):
-            batch = draw_windows("validation", first, VALIDATION_BATCH)
-            normed = self.tower.post_layernorm(tower.encode(self.tower, batch.pixels, batch.positions))
-            tower.tally_patches(tally, self.heads, normed, batch)
-            clip.tally_captions(tally, self.text, self.tokenizer, normed, batch, first)
-        return tally.percentages()
+            self._tally_vision(windows, draw_windows("validation", first, VALIDATION_BATCH), first)
+        for first in range(0, WHOLE_SCENES, VALIDATION_BATCH):
+            self._tally_vision(scenes, draw_scenes("validation", first, VALIDATION_BATCH), first)
+        return windows.percentages() | {f"scene_{name}": value for name, value in scenes.percentages().items()}
+
+    def _tally_vision(self, tally: tower.Tally, batch: Patches, seed: int) -> None:
+        normed = self.tower.post_layernorm(tower.encode(self.tower, batch.pixels, batch.positions))
+        tower.tally_patches(tally, self.heads, normed, batch)
+        clip.tally_captions(tally, self.text, self.tokenizer, normed, batch, seed)

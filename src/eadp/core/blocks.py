@@ -13,7 +13,9 @@ from torch import Tensor
 
 from eadp.core import ties
 from eadp.core.backends import DEVICE_BACKENDS, choose_backend
-from eadp.core.cover import cover_blocks
+from eadp.core.block_layout import BlockLayout
+from eadp.core.cover import cover_blocks, cover_evenly_without_weights
+from eadp.core.cpu_blocks import solve_blocks
 from eadp.core.facility import (
     BOUND_MARGIN,
     FacilityLocationResult,
@@ -23,7 +25,13 @@ from eadp.core.facility import (
     objective_goal,
     result_of,
 )
-from eadp.core.similarity import DEFAULT_MATRIX_LIMIT, LazySimilarity, build_similarity, highest_precision
+from eadp.core.similarity import (
+    DEFAULT_MATRIX_LIMIT,
+    LazySimilarity,
+    block_similarity,
+    build_similarity,
+    highest_precision,
+)
 
 FIRST_PICKS = 8
 """Picks for which a block is solved at first when tokens are picked by coverage; then twice as many, and so on."""
@@ -57,7 +65,8 @@ def facility_location_by_quota(
     chosen = choose_backend(backend, features.device)
     size = torch.promote_types(features.dtype, torch.float32).itemsize
     fits = len(blocks) * max(block.stop - block.start for block in blocks) ** 2 * size <= matrix_limit
-    if chosen in DEVICE_BACKENDS and fits:
+    is_regular = len(blocks) > 1 and BlockLayout.of(blocks, features.device).is_regular
+    if fits and (chosen in DEVICE_BACKENDS or (chosen == "numba" and is_regular)):
         parts = _cover_together(features, weights, blocks, quotas, chosen)
     else:
         parts = [
@@ -161,11 +170,18 @@ def _highest_objective(part: FacilityLocationResult) -> float:
 def _cover_together(
     features: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int], backend: str
 ) -> list[FacilityLocationResult]:
-    """Cover all blocks at once on the device; the results of all are read back together."""
+    """Cover all blocks at once: by one batch on a device, by threads on the CPU."""
     # Every block makes at least one pick, which tells what its best single token represents.
-    cover = cover_blocks(features, weights, blocks, [max(1, quota) for quota in quotas], backend=backend)
+    limits = [max(1, quota) for quota in quotas]
+    if backend == "numba":
+        layout = BlockLayout.of(blocks, features.device)
+        block_weights, is_even = cover_evenly_without_weights(layout.stack(weights.detach()))
+        solutions = solve_blocks(block_similarity(layout.stack(features)).cpu(), block_weights.cpu(), limits)
+        found = solutions, is_even.tolist()
+    else:
+        found = cover_blocks(features, weights, blocks, limits, backend=backend).read()
     parts = []
-    for solution, is_even, block, quota in zip(*cover.read(), blocks, quotas, strict=True):
+    for solution, is_even, block, quota in zip(*found, blocks, quotas, strict=True):
         if not 0 < solution.full_objective < math.inf:
             _cover_block(features[block], weights[block], max(1, quota), "numba", DEFAULT_MATRIX_LIMIT)  # raises
         part = result_of(solution)

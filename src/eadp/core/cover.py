@@ -89,9 +89,7 @@ def cover_blocks(
     else:
         total, most = sum(quotas), max(quotas)
         limits = torch.tensor(list(quotas), dtype=torch.int32, device=features.device)
-    stacked_weights = layout.stack(weights.detach())
-    is_even = ~stacked_weights.any(dim=1)
-    stacked_weights = stacked_weights.masked_fill(is_even[:, None], 1)
+    stacked_weights, is_even = cover_evenly_without_weights(layout.stack(weights.detach()))
     stacked = layout.stack(features)
     if chosen == "triton":
         from eadp.core.triton import similarity
@@ -107,3 +105,9 @@ def cover_blocks(
         matrices = block_similarity(stacked, None if layout.is_regular else layout.is_token)
         solution = solve_facility(matrices, stacked_weights, layout.sizes_on_device, limits, None, most)
     return BlockCover(layout, solution, limits, total, stacked_weights, is_even)
+
+
+def cover_evenly_without_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Replace the weights (B×N) of blocks whose weights are all 0 by 1; return them and which blocks these are (B)."""
+    is_even = ~weights.any(dim=1)
+    return weights.masked_fill(is_even[:, None], 1), is_even

@@ -245,6 +245,42 @@ def facility_greedy(rows, columns, weights, limit, goal, single_share, noise, ti
 
 
 @compiled()
+def facility_greedy_blocks(  # type: ignore[no-untyped-def]
+    matrices, weights, limits, first, last, noise_share, tie, order, gains, figures
+):
+    """Solve the blocks from `first` to `last` by `facility_greedy`, into the rows of the outputs.
+
+    `figures` receives F(all tokens), an upper bound on what as many more tokens could add, and what the tie rules gave
+    away. F(all tokens) is NaN where a similarity or weight is negative or not finite; such a block is not solved.
+    """
+    for b in range(first, last):
+        rows, w = matrices[b], weights[b]
+        n = len(w)
+        highest = np.zeros(n)
+        is_valid = True
+        for i in range(n):
+            row = rows[i]
+            is_valid &= 0.0 <= w[i] < np.inf
+            for j in range(n):
+                value = np.float64(row[j])
+                is_valid &= 0.0 <= value < np.inf
+                highest[j] = max(highest[j], value)
+        full, largest, total = 0.0, 0.0, 0.0
+        for j in range(n):
+            full += w[j] * highest[j]
+            total += w[j]
+            if w[j] > 0.0:
+                largest = max(largest, highest[j])
+        figures[b, 0] = np.nan
+        if is_valid and 0.0 < full < np.inf:
+            noise = noise_share * largest
+            picks, picked, remaining, tie_loss = facility_greedy(rows, rows, w, limits[b], np.inf, 0.0, noise, tie)
+            order[b, : len(picks)] = picks
+            gains[b, : len(picks)] = picked
+            figures[b, 0], figures[b, 1], figures[b, 2] = full, remaining + noise * total, tie_loss
+
+
+@compiled()
 def _sum_of_largest(values, k):  # type: ignore[no-untyped-def]
     """Sum the k largest values, counting negative ones as 0."""
     smaller = len(values) - k

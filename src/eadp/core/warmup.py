@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from eadp.core.blocks import facility_location_by_quota
 from eadp.core.diversity import dpp, max_min
 from eadp.core.facility import facility_location
 from eadp.core.similarity import token_cosine, token_similarity
@@ -42,6 +43,8 @@ def warm_up() -> WarmUp:
     for dtype in (torch.float32, torch.float64):
         features = torch.randn(TOKENS, TOKENS, generator=generator, dtype=dtype)
         facility_location(token_similarity(features), torch.ones(TOKENS), KEEP, backend="numba")
+        halves = [slice(0, TOKENS // 2), slice(TOKENS // 2, TOKENS)]
+        facility_location_by_quota(features, torch.ones(TOKENS), halves, [KEEP, KEEP], backend="numba")
         facility_location_over_time(features, torch.ones(TOKENS), frames=4, reach=1, keep=KEEP)
         cosine = token_cosine(features).to(dtype)
         dpp(cosine, KEEP, backend="numba")

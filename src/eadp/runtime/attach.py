@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 import eadp.runtime.requirements  # noqa: F401 (before anything of transformers)
 from eadp.compat import forget_compiled_code
@@ -137,6 +136,8 @@ def detach(model: nn.Module) -> None:
 
 def _without_wrappers(model: nn.Module, base: nn.Module) -> nn.Module:
     """The transformers model around a base model, inside of DDP, PEFT and the like."""
+    from transformers import PreTrainedModel
+
     models = (module for module in model.modules() if isinstance(module, PreTrainedModel))
     return next((module for module in models if any(part is base for part in module.modules())), base)
 
@@ -199,6 +200,9 @@ def _resolve_method(method: str | Method, settings: dict[str, Any], preset: str 
         return get_method(method, preset=preset, family=family, **settings)
     if preset is not None:
         raise TypeError(f"a preset goes with a method's name: method={method.name!r}, preset={preset!r}")
+    if any(settings.get(name) is not None for name in BUDGETS):
+        # The one budget replaces the other.
+        settings = {name: None for name in BUDGETS if name in method.settings} | settings
     return method.with_settings(**settings)
 
 
@@ -252,6 +256,7 @@ class Pruned:
                 if not self._unpad:
                     self.adapter.keep_padding(self._hooks, self._processor)
                 self._pruning.prepare(self._hooks, self._settings)
+                self._pruning.prepare(self._hooks, self.settings)
                 self._pruning.install(self._hooks)
                 self._hooks.override(self.adapter.base, MARK, self)
             except BaseException:
@@ -327,7 +332,8 @@ class Pruned:
             ValueError: If a setting is not supported.
             TypeError: If a setting is given where it cannot apply.
         """
-        self._settings = self._changed(self._settings, changes)
+        with _LOCK:
+            self._settings = self._changed(self._settings, changes)
 
     @contextmanager
     def using(self, **changes: Any) -> Iterator[Pruned]:

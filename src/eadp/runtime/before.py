@@ -214,6 +214,10 @@ class Pruning:
         else:
             shortened, positions = self._shorten(call, text, kwargs, choice, past, start)
         if call.settings.inside is not None:
+            if not self._inside.is_installed:
+                raise RuntimeError(
+                    "these settings were made by another thread while the model was not attached; make them again"
+                )
             plan = None if call.shortened is None else call.shortened.compaction
             inputs = PrefillInputs.from_call(kwargs, shortened, self._rotary_ids(positions), plan, past, start)
             call.prefill = begin_prefill(call, text, inputs, context, choice, plan)

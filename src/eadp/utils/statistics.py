@@ -42,7 +42,8 @@ def wilson_interval(successes: int, total: int) -> tuple[float, float]:
     share, spread = successes / total, Z95**2 / total
     centre = (share + spread / 2) / (1 + spread)
     half_width = Z95 * math.sqrt(share * (1 - share) / total + spread / (4 * total)) / (1 + spread)
-    return max(0.0, centre - half_width), min(1.0, centre + half_width)
+    # The interval holds the proportion itself, which rounding could put outside at 0 and 1.
+    return max(0.0, min(share, centre - half_width)), min(1.0, max(share, centre + half_width))
 
 
 def mean_interval(scores: Sequence[float]) -> tuple[float, float]:
