@@ -64,7 +64,7 @@ def test_numbers_of_numpy(keep: Any, kept: int) -> None:
 def test_as_many_questions_as_prompts(questions: list[str]) -> None:
     model, processor = tiny.model("llava"), tiny.processor("llava")
     guide = EmbeddingGuide(model.get_input_embeddings(), processor)
-    message = f"the batch has 2 prompts, but {len(questions)} questions were given"
+    message = f"got {len(questions)} for 2 prompts"
     with eadp.attach(model, processor, keep=4, guide=guide) as pruned:
         with pruned.with_question(questions), pytest.raises(ValueError, match=message):
             model(**tiny.inputs("llava", LLAVA))

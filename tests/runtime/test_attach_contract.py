@@ -192,7 +192,7 @@ def test_the_question_decides(family: str, space: str) -> None:
             model(**inputs)
         images = len(IMAGES[family][0])
         assert [selection.indices.tolist() for selection in pruned.last] == [*cat[:images], *dog[images:]]
-        with pytest.raises(ValueError, match="2 prompts, but 1 questions were given"), pruned.with_question(["only one"]):
+        with pytest.raises(ValueError, match="got 1 for 2 prompts"), pruned.with_question(["only one"]):
             model(**inputs)
         model(**inputs)
         assert [selection.indices.tolist() for selection in pruned.last] == cat

@@ -427,8 +427,7 @@ class Pruned:
         if isinstance(question, Sequence):
             if len(question) != prompts:
                 raise ValueError(
-                    f"the batch has {prompts} prompts, but {len(question)} questions were given; give one per prompt, "
-                    "or one for all"
+                    f"give one question for all prompts, or one per prompt: got {len(question)} for {prompts} prompts"
                 )
             return question[row]
         if ids is None:
