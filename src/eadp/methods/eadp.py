@@ -41,6 +41,7 @@ from eadp.core.smoothing import check_smoothing, guess_grids
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import OneOf, Range
+from eadp.methods.uniform import Uniform
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -288,6 +289,13 @@ class EADP(BeforeMethod):
                 picks = covered = facility_location_by_quota(rows, weights, blocks, quotas, **solver)
             else:
                 picks = _SELECTORS[self.selection](rows, weights, blocks, quotas)
+        notes = relevant.notes
+        if covered is not None and _is_blank(relevant, covered, len(blocks)):
+            even = Uniform(keep=len(covered.indices)).select(tokens).indices.to(rows.device)
+            picks, notes = (
+                OrderedPicks(even, covered.gains),
+                (*notes, "all tokens are alike: those on an even grid stay"),
+            )
         indices = picks.indices.sort().values
         return Selection(
             indices=indices,
@@ -300,7 +308,7 @@ class EADP(BeforeMethod):
             quotas=tokens.quotas(indices),
             scores=weights,
             relevance=relevant,
-            notes=relevant.notes,
+            notes=notes,
         )
 
     def relevance(self, tokens: VisualTokens, text: TextGuide | None) -> Relevance:
@@ -338,6 +346,12 @@ class EADP(BeforeMethod):
             return [budget]
         maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
         return allocate(maps, budget, self.allocation, self.rounding, tokens.layout)
+
+
+def _is_blank(relevant: Relevance, covered: FacilityLocationResult, blocks: int) -> bool:
+    """Return whether neither text nor features tell tokens apart: one of each block represents the whole block."""
+    is_constant = relevant.is_constant is not None and bool(relevant.is_constant)
+    return is_constant and int((covered.gains > 0).sum()) <= blocks < len(covered.gains)
 
 
 def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:
