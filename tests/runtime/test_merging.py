@@ -69,8 +69,10 @@ def receive(family: str, sizes: Sizes, method: str | Method, **settings: Any) ->
     def call() -> dict[str, Any]:
         text = adapter_of(model).text_model
         handle = text.register_forward_pre_hook(lambda _, args, kwargs: calls.append(kwargs), with_kwargs=True)
-        model(**inputs)
-        handle.remove()
+        try:
+            model(**inputs)
+        finally:
+            handle.remove()
         return calls.pop()
 
     unpruned = call()

@@ -76,7 +76,7 @@ def test_the_report_replays_the_picks_with_the_values_of_the_library(tab, tmp_pa
 
     def shown():
         rows = tab.locator("#numbers tbody tr").all()
-        return [[cell.inner_text() for cell in row.locator("th,td").all()][:5] for row in rows]
+        return [[cell.inner_text() for cell in row.locator("th,td").all()][:6] for row in rows]
 
     def expected(picks):
         rows = []
@@ -84,7 +84,8 @@ def test_the_report_replays_the_picks_with_the_values_of_the_library(tab, tmp_pa
             gain = (replayed.coverage[picks - 1] - replayed.coverage[picks - 2]).item()
             bound = f"{result.selection.bound:.2%}" if picks == 30 and result.selection.bound else "–"
             covered = replayed.coverage[picks - 1].item()
-            rows.append([result.name, str(picks), f"{covered:.2%}", f"{gain:.4%}", bound])
+            sent = str(result.selection.tokens_sent) if picks == 30 else "–"
+            rows.append([result.name, str(picks), sent, f"{covered:.2%}", f"{gain:.4%}", bound])
         return rows
 
     assert shown() == expected(30)
