@@ -3,7 +3,7 @@
     with pretend_device() as counts:
         features = on_device(features)
         cover_blocks(features, …)
-    counts.launches, counts.waits, counts.copies  # {"core/cover.py:42": 1, …}
+    counts.launches, counts.waits, counts.copies  # {"core/block_cover.py:42": 1, …}
 
 A launch is an operator of ATen that computes (views and allocations do not), or a Triton kernel, which then runs in
 Triton's interpreter. A wait is a read of a value by the host: `item`, `tolist`, `bool`, a copy to the CPU, and whatever
@@ -49,7 +49,7 @@ WAITING = {
 
 @dataclass
 class Counts:
-    """What happened on the device, by the line of eadp that caused it ("core/cover.py:42")."""
+    """What happened on the device, by the line of eadp that caused it ("core/block_cover.py:42")."""
 
     launches: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import eadp
 from eadp.core import TextGuide, TowerAttention, VisualTokens
-from eadp.core.coverage import greedy_coverage
+from eadp.core.greedy_coverage import greedy_coverage
 from eadp.methods import SCOPE, MMTok, VisPruner
 from eadp.models.guides import EmbeddingGuide
 from eadp.models.pixels import padded_patches

@@ -22,14 +22,14 @@ Where to find the equations of the EADP paper:
 """
 
 from eadp.core import trace
+from eadp.core.block_cover import BlockCover, cover_blocks
 from eadp.core.blocks import facility_location_by_coverage, facility_location_by_quota
 from eadp.core.cells import even_cells, largest_grid, regular_cells
-from eadp.core.cover import BlockCover, cover_blocks
-from eadp.core.coverage import greedy_coverage
 from eadp.core.density import density_peaks, density_scores
 from eadp.core.diversity import OrderedPicks, dpp, dpp_by_quota, max_min, max_min_by_quota
 from eadp.core.facility import FacilityLocationResult, coverage_of, facility_location
 from eadp.core.frames import cut_segments, neighbour_cosine
+from eadp.core.greedy_coverage import greedy_coverage
 from eadp.core.quotas import allocate, split_evenly
 from eadp.core.ranking import outliers, rank_descending
 from eadp.core.relevance import AGGREGATIONS, DISPERSIONS, Aggregation, Scoring, relevance

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from eadp.core import ties
 from eadp.core.backends import DEVICE_BACKENDS, choose_backend
+from eadp.core.block_cover import cover_blocks, cover_evenly_without_weights
 from eadp.core.block_layout import BlockLayout
-from eadp.core.cover import cover_blocks, cover_evenly_without_weights
 from eadp.core.cpu_blocks import solve_blocks
 from eadp.core.facility import (
     BOUND_MARGIN,
