@@ -5,8 +5,8 @@ import torch
 from helpers.pretend_device import on_device, pretend_device, read
 
 from eadp import core
-from eadp.core import cover
-from eadp.core.cover import cover_blocks
+from eadp.core import block_cover
+from eadp.core.block_cover import cover_blocks
 
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # The interpreter multiplies what the kernel masks.
@@ -82,17 +82,17 @@ def test_dpp_and_max_min_never_wait_and_launch_the_same_for_every_budget(selecti
 
 def test_a_value_that_is_read_back_is_counted_as_a_wait(monkeypatch):
     """The control: one `.item()` put into the path, and the test of waits fails and names the line."""
-    choose_backend = cover.choose_backend
+    choose_backend = block_cover.choose_backend
     reads = []
 
     def read_back(requested, device):
         reads.append(torch.ones(1, device=device).item())
         return choose_backend(requested, device)
 
-    monkeypatch.setattr(cover, "choose_backend", read_back)
+    monkeypatch.setattr(block_cover, "choose_backend", read_back)
     counts = count(1, 2)
     assert len(reads) == counts.waits.total() == 1
-    assert next(iter(counts.waits)).startswith("core/cover.py:")
+    assert next(iter(counts.waits)).startswith("core/block_cover.py:")
 
 
 def test_reading_the_results_of_all_blocks_waits_at_most_twice():
