@@ -23,10 +23,12 @@ OWN = {
     "fastvid": {"layer": -2, "exact": True},
     "flashvid": {"layer": -2, "exact": True, "expansion": 1.0},
     "holitom": {"layer": -2, "exact": True, "newlines": "all"},
+    "vispruner": {"ratio": 1.0},
     **{name: {"exact": True} for name in ("trim", "hiprune", "mmtok", "scope", "evs", "vidcom2", "vcast")},
 }
 """Required settings of methods: the last layer of most towers is not run, and a server keeps an exact count. It cannot
-keep only the newlines of rows that keep a token."""
+keep only the newlines of rows that keep a token. VisPruner's rounds of removing similar tokens depend on the order of
+cosines that differ by less than the towers of the two engines do, so only its tokens of high attention are compared."""
 BUDGETS = {"full": 1.0, "half": 0.5, "eighth": 0.125}
 
 
