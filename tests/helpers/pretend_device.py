@@ -71,11 +71,11 @@ def _note(kind: str) -> None:
 
 
 def _line() -> str:
-    """Return the innermost line of eadp on the stack."""
+    """Return the innermost line of eadp on the stack, but for the function that launches kernels."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(PACKAGE):
+        if name.startswith(PACKAGE) and not name.endswith("/triton/launch.py"):
             return f"{name[len(PACKAGE) + 1 :]}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return "elsewhere"
