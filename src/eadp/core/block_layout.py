@@ -45,9 +45,7 @@ class BlockLayout:
     @cached_property
     def is_regular(self) -> bool:
         """Whether the blocks have equal sizes and follow each other, so that a batch of them is only another view."""
-        return all(
-            block == slice(i * self.largest, (i + 1) * self.largest) for i, block in enumerate(self.blocks)
-        )
+        return all(block == slice(i * self.largest, (i + 1) * self.largest) for i, block in enumerate(self.blocks))
 
     def covers(self, tokens: int) -> bool:
         """Return whether the blocks follow each other from the first of so many tokens to the last."""
