@@ -108,3 +108,20 @@ def test_reading_the_results_of_all_blocks_waits_at_most_twice():
     assert read(found.indices).tolist() == expected.indices.tolist()
     assert found.coverage == pytest.approx(expected.coverage)
     assert found.bound == pytest.approx(expected.bound)
+
+
+@pytest.mark.parametrize("sizes", [[64], [40, 40], [48, 30, 41]])
+def test_a_selection_takes_little_more_memory_than_the_matrices(sizes):
+    """At these small sizes the vectors count for more than at real ones, where they are below 1 %."""
+    g = torch.Generator().manual_seed(0)
+    features, weights = torch.randn(sum(sizes), 256, generator=g), torch.rand(sum(sizes), generator=g)
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    blocks = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    with pretend_device() as counts:
+        found = cover_blocks(*on_device((features, weights)), blocks, [2] * len(blocks))
+        del found
+    matrices = 4 * len(sizes) * max(sizes) ** 2
+    vectors = len(sizes) * max(sizes) * (8 + 8 + 4 + 4 + 4 + 4 + 4) + 4096
+    assert matrices < counts.memory.peak <= matrices + vectors
+    n = 1024
+    assert 4 * n * n + n * 36 + 4096 < 1.2 * 4 * n * n

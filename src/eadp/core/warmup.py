@@ -49,8 +49,9 @@ def warm_up() -> WarmUp:
         cosine = token_cosine(features).to(dtype)
         dpp(cosine, KEEP, backend="numba")
         max_min(1 - cosine, KEEP, backend="numba")
-    loops = {each for module in (diversity, facility, scan, temporal) for each in vars(module).values()}
-    statistics = [each.stats for each in loops if hasattr(each, "stats")]
+    modules = (diversity, facility, scan, temporal)
+    loops = {each for module in modules for each in vars(module).values() if hasattr(each, "stats")}
+    statistics = [each.stats for each in loops]
     return WarmUp(
         compiled=sum(sum(each.cache_misses.values()) for each in statistics),
         read=sum(sum(each.cache_hits.values()) for each in statistics),
