@@ -2,8 +2,9 @@
 
     python benchmarks/gpu.py --model   # the model of the time
     python benchmarks/gpu.py --counts  # launches and waits on a pretend device
+    python benchmarks/gpu.py --picture # the design, docs/img/gpu.svg
 
-Both are written into docs/guides/gpu.md. `eadp bench --gpu` measures on a GPU.
+All are written into docs/guides/gpu.md. `eadp bench --gpu` measures on a GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+
+os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this when it is imported: --counts runs its kernels on the CPU.
 
 import common
 import torch
@@ -20,6 +23,7 @@ from rich.table import Table
 from torch import Tensor
 
 from eadp.core import facility_location
+from eadp.core.triton import facility
 from eadp.measure.gpu import CASES, make_problem, name_case
 from eadp.utils.tables import format_markdown
 
@@ -34,24 +38,32 @@ STEP_MICROSECONDS = 4.0
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU, by its data sheet: memory bandwidth, and per processor clock, L2 bandwidth and float64 operations."""
+    """A GPU by its data sheet: bandwidth, processors, and what one processor does per clock."""
 
     name: str
     bandwidth: float  # GB/s
+    processors: int
     clock: float  # GHz
-    bytes_per_clock: int  # from L2, per processor
-    float64_per_clock: int  # fused multiply-adds, per processor
+    bytes_per_clock: int  # from L2
+    float64_per_clock: int  # fused multiply-adds
+    float32_per_clock: int
 
 
 CARDS = [
-    Card("RTX 3090", 936, 1.7, 64, 2),
-    Card("A100", 2039, 1.4, 64, 32),
-    Card("H100", 3350, 1.75, 64, 64),
-    Card("MI300X", 5300, 2.1, 64, 64),
+    Card("RTX 3090", 936, 82, 1.7, 64, 2, 128),
+    Card("A100", 2039, 108, 1.4, 64, 32, 64),
+    Card("H100", 3350, 132, 1.75, 64, 64, 128),
+    Card("MI300X", 5300, 304, 2.1, 64, 64, 128),
 ]
 
 FLOAT64_PER_ENTRY = 4
 """Operations in float64 for one entry of the matrix in an update: two conversions, a subtraction, a multiply-add."""
+
+FLOAT32_PER_ENTRY = 24
+"""Operations in float32 for one entry with compensated sums."""
+
+BYTES_PER_SCAN = 32
+"""Bytes per token that every program reads to find a pick of a large block: gains, weights, coverage and two rows."""
 
 
 def print_table(head: list[str], body: list[list[str]]) -> None:
@@ -79,8 +91,16 @@ def model_milliseconds(card: Card, blocks: int, n: int, keep: int, entries: int)
     """Return the modelled time of our kernels and of the published loop in ms."""
     matrix_bytes = 4 * blocks * n * n
     first = matrix_bytes / card.bandwidth / 1e6
-    clocks = entries * max(4 / card.bytes_per_clock, FLOAT64_PER_ENTRY / card.float64_per_clock)
-    ours = 2 * LAUNCH_MICROSECONDS / 1e3 + first + keep * STEP_MICROSECONDS / 1e3 + clocks / card.clock / 1e6
+    operations = min(FLOAT64_PER_ENTRY / card.float64_per_clock, FLOAT32_PER_ENTRY / card.float32_per_clock)
+    clocks = entries * max(4 / card.bytes_per_clock, operations)
+    if n > facility.LARGE and blocks < facility.MANY_BLOCKS:
+        programs = min(card.processors, -(-n // facility.GAIN_CHUNK))
+        launches = 3 + keep + keep // 8 + 8
+        clocks = clocks / programs + keep * BYTES_PER_SCAN * n / card.bytes_per_clock
+        per_pick = 0.0
+    else:
+        launches, per_pick = 2, keep * STEP_MICROSECONDS / 1e3
+    ours = launches * LAUNCH_MICROSECONDS / 1e3 + first + per_pick + clocks / card.clock / 1e6
     # Subtract, clamp, multiply, sum: seven passes over B×N×N, and eleven launches per pick.
     loop = keep * (11 * LAUNCH_MICROSECONDS / 1e3 + 7 * matrix_bytes / card.bandwidth / 1e6)
     return ours, loop
@@ -99,9 +119,54 @@ def write_model() -> None:
     common.write_into(PAGE, "gpu_model", format_markdown(head, body))
 
 
+def draw_design() -> None:
+    """Draw the path of a selection as docs/img/gpu.svg."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    matplotlib.rcParams["svg.hashsalt"] = "eadp"  # The same drawing gives the same file.
+    figure, axis = plt.subplots(figsize=(11, 3.4), layout="constrained")
+    axis.set(xlim=(0, 11), ylim=(0, 3.4))
+    axis.axis("off")
+
+    def box(x: float, y: float, title: str, text: str, colour: str) -> None:
+        axis.add_patch(plt.Rectangle((x, y), 1.75, 1.0, facecolor=colour, edgecolor="#333333", linewidth=0.8))
+        axis.text(x + 0.875, y + 0.72, title, ha="center", va="center", fontsize=9, weight="bold")
+        axis.text(x + 0.875, y + 0.3, text, ha="center", va="center", fontsize=7.5)
+
+    def arrow(x: float, y: float, dx: float, dy: float) -> None:
+        style = {"arrowstyle": "->", "color": "#333333"}
+        axis.annotate("", xy=(x + dx, y + dy), xytext=(x, y), arrowprops=style)
+
+    stages = [
+        ("cosines", "tiles of words × tokens\nof every block"),
+        ("entropies", "words × blocks"),
+        ("filter, fuse", "tiles of tokens × blocks"),
+        ("min-max", "tiles of tokens × blocks"),
+        ("Gaussian, power", "tiles of cells × maps"),
+    ]
+    for which, (title, text) in enumerate(stages):
+        box(0.1 + 2.2 * which, 2.2, title, text, "#cfe3f5")
+        if which:
+            arrow(2.2 * which - 0.35, 2.7, 0.44, 0)
+    box(2.3, 0.3, "similarity", "tiles of the matrix\nand their mirror images", "#d9ecd0")
+    box(5.6, 0.3, "first gains", "128 candidates × blocks;\nchecks of the input", "#f8e3c4")
+    box(8.9, 0.3, "all picks", "one program per block\n(N > 2,048: a launch per pick,\nmany programs)", "#f8e3c4")
+    arrow(4.1, 0.8, 1.45, 0)
+    arrow(7.4, 0.8, 1.45, 0)
+    arrow(9.8, 2.15, 0, -0.8)
+    axis.text(9.9, 1.75, "weights", fontsize=8)
+    axis.text(0.1, 3.3, "aligned tokens, words", fontsize=8, va="center")
+    axis.text(0.1, 0.8, "features", fontsize=8, va="center")
+    arrow(0.75, 0.8, 1.5, 0)
+    axis.text(9.8, 0.12, "indices and gains stay on the device", fontsize=8, ha="center")
+    figure.savefig(common.IMAGES / "gpu.svg", metadata={"Date": None})
+
+
 def write_counts() -> None:
     """Count launches, waits and copies on the pretend device and write them into the docs."""
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this when it is imported.
     sys.path.insert(0, str(common.ROOT / "tests"))
     from core.test_device_counts import CASES as SELECTIONS
     from core.test_device_counts import count
@@ -124,10 +189,12 @@ def write_counts() -> None:
     common.write_into(PAGE, "gpu_counts", format_markdown(head, body))
 
 
-def main(model: bool = False, counts: bool = False) -> None:
-    """Write the model of the time, the counts of launches, or both, into the docs. None of them needs a GPU."""
-    if not (model or counts):
-        raise typer.BadParameter("give --model, --counts or both; `eadp bench --gpu` measures on a GPU")
+def main(model: bool = False, counts: bool = False, picture: bool = False) -> None:
+    """Write the model of the time, the counts of launches or the picture into the docs. None of them needs a GPU."""
+    if not (model or counts or picture):
+        raise typer.BadParameter("give --model, --counts or --picture; `eadp bench --gpu` measures on a GPU")
+    if picture:
+        draw_design()
     if model:
         write_model()
     if counts:

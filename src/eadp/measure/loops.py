@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -64,7 +63,11 @@ class PublishedLoop(EADP):
     """EADP with the greedy loop of its release: the same maps, then one dense loop per block."""
 
     name: ClassVar[str] = "published loop"
-    loop: ClassVar[Callable[[Tensor, Tensor, int], Tensor]] = staticmethod(published_loop)
+
+    @staticmethod
+    def loop(similarity: Tensor, weights: Tensor, keep: int) -> Tensor:
+        """Pick `keep` tokens of one block."""
+        return published_loop(similarity, weights, keep)
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         weights = self.relevance(tokens, text).polarized
@@ -83,4 +86,8 @@ class LoopThatReadsBack(PublishedLoop):
     """EADP with a greedy loop in the style of MMTok, in which the host reads each pick."""
 
     name: ClassVar[str] = "loop that reads back"
-    loop: ClassVar[Callable[[Tensor, Tensor, int], Tensor]] = staticmethod(loop_that_reads_back)
+
+    @staticmethod
+    def loop(similarity: Tensor, weights: Tensor, keep: int) -> Tensor:
+        """Pick `keep` tokens of one block."""
+        return loop_that_reads_back(similarity, weights, keep)
