@@ -112,7 +112,7 @@ def check_call(base: nn.Module, geometry: FamilyGeometry, args: tuple[Any, ...],
             )
 
 
-def _has_placeholders(base: nn.Module, placeholder: int, ids: Tensor | None, embeddings: Tensor | None) -> bool:
+def _has_placeholders(base: Any, placeholder: int, ids: Tensor | None, embeddings: Tensor | None) -> bool:
     """Whether a prompt, given as ids or as embeddings, has a placeholder; a single decode step has none."""
     if ids is not None:
         return ids.shape[1] > 1 and bool((ids == placeholder).any())
