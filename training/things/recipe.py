@@ -26,7 +26,11 @@ from training.things.windows import WINDOWS_PER_SCENE, Patches, augment, draw_sc
 STAGES = ("vision", "read", "project", "tune")
 """`vision` is for both models; the other stages are for the one with SmolLM2."""
 
-VISION_STEPS = 3_000
+VISION_STEPS = 7_000
+CAPTIONS_FROM = 0.25
+"""Share of the steps of the vision stage after which captions are learnt. Before, a tower that sees nothing yet would
+learn only to tell backgrounds apart."""
+
 WINDOW_SHARE = 0.8
 """Share of the steps of the vision stage, the first ones, that see windows; the rest sees whole scenes."""
 
@@ -119,6 +123,8 @@ class Recipe:
             batch, keep = drop_background(batch, SCENE_KEPT if whole else WINDOW_KEPT)
             normed = self.tower.post_layernorm(tower.encode(self.tower, pixels, batch.positions, keep))
             losses = tower.patch_losses(self.heads, normed[:, 1:], batch)
+            if number < CAPTIONS_FROM * steps:
+                return losses
             ids = encode_captions(self.tokenizer, captions)
             return losses | clip.caption_losses(self.text, self.temperatures, normed, ids)
 
