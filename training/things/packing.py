@@ -88,11 +88,9 @@ class Packer:
             rows.append(tokens)
         longest = max(map(len, rows))
         padded = torch.tensor([row + [(0, 0, 0, IGNORED)] * (longest - len(row)) for row in rows])
-        named = (
-            torch.tensor(mentions, dtype=torch.long).view(-1, 2),
-            torch.tensor(located, dtype=torch.long).view(-1, 3),
-        )
-        return Text(*padded.unbind(-1), *named)
+        ids, block, offset, labels = padded.unbind(-1)
+        named, where = (torch.tensor(values, dtype=torch.long) for values in (mentions, located))
+        return Text(ids, block, offset, labels, named.view(-1, 2), where.view(-1, 3))
 
     def hidden_states(
         self, model: LlamaForCausalLM, visual: Tensor, keep: Tensor, text: Text, layer: int

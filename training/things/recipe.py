@@ -35,7 +35,8 @@ MODELS = ("smol", "pocket")
 VISION_STEPS = 9_000
 CAPTIONS_FROM, CAPTIONS_EVERY = 0.2, 4
 """Share of the steps of the vision stage after which captions are learnt, at every fourth step. Before, a tower that
-sees nothing yet would learn only to tell backgrounds apart. Captions are learnt quickly, and cost half as much again."""
+sees nothing yet would learn only to tell backgrounds apart. Captions are learnt quickly, and
+cost half as much again."""
 
 WINDOW_SHARE = 0.8
 """Share of the steps of the vision stage, the first ones, that see windows; the rest sees whole scenes."""
@@ -146,7 +147,7 @@ class Recipe:
             return Reader(build_language_model(len(self.tokenizer)), self.tokenizer, VICUNA)
         language_model, tokenizer = smol.load_language_model()
         if self.half:
-            language_model.to(torch.bfloat16)
+            language_model.bfloat16()
         return Reader(language_model, tokenizer, CHAT_ML)
 
     @cached_property
