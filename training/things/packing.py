@@ -88,9 +88,15 @@ class Packer:
             rows.append(tokens)
         longest = max(map(len, rows))
         padded = torch.tensor([row + [(0, 0, 0, IGNORED)] * (longest - len(row)) for row in rows])
-        ids, block, offset, labels = padded.unbind(-1)
         named, where = (torch.tensor(values, dtype=torch.long) for values in (mentions, located))
-        return Text(ids, block, offset, labels, named.view(-1, 2), where.view(-1, 3))
+        return Text(
+            ids=padded[..., 0],
+            block=padded[..., 1],
+            offset=padded[..., 2],
+            labels=padded[..., 3],
+            mentions=named.view(-1, 2),
+            located=where.view(-1, 3),
+        )
 
     def hidden_states(
         self, model: LlamaForCausalLM, visual: Tensor, keep: Tensor, text: Text, layer: int
