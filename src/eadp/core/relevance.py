@@ -80,7 +80,7 @@ class _Query:
         """All words and pooled vectors, on the device of the image."""
         return [values.to(self.visual.device) for values in (*self.words, *self.pooled)]
 
-    def read_notes(self, scored: Relevance) -> Relevance:
+    def read_notes(self, scored: Relevance, by_block: bool) -> Relevance:
         """Read back if the input was finite and the map constant; raise ValueError, or add a note."""
         constant = cast(Tensor, scored.is_constant)
         is_finite, covers_evenly = torch.stack([scored.fused.isfinite().all(), constant]).tolist()
@@ -90,9 +90,10 @@ class _Query:
                 unit_rows(values, what)
         if not covers_evenly:
             return scored
-        return replace(
-            scored, notes=(*scored.notes, "the text does not tell the tokens apart: they are covered evenly")
-        )
+        some = by_block and len(self.layout) > 1
+        where, what = ("of some blocks ", "those blocks") if some else ("", "they")
+        note = f"the text does not tell the tokens {where}apart: {what} are covered evenly"
+        return replace(scored, notes=(*scored.notes, note))
 
 
 @part("relevance")
@@ -135,7 +136,7 @@ def relevance(
     scoring = Scoring() if scoring is None else scoring
     query = _Query.of(visual, text, pooled, blocks, scoring)
     (scored,) = _score([query], sign, scoring, backend)
-    return query.read_notes(scored) if wait else scored
+    return query.read_notes(scored, scoring.normalised_over == "block") if wait else scored
 
 
 @part("relevance")
