@@ -123,6 +123,11 @@ class EfficientNetLiteModel(PreTrainedModel):
     main_input_name = "pixel_values"
     input_modalities = ("image",)
     _no_split_modules = ["InvertedResidual"]
+    # A LLaVA asks its parts for one attention implementation; any will do for a part that has no attention.
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
 
     def __init__(self, config: EfficientNetLiteConfig) -> None:
         super().__init__(config)

@@ -33,7 +33,8 @@ def write_visual_words(projector: nn.Module, embedding: nn.Embedding, tokenizer:
         ValueError: If the projector has biases or another activation.
     """
     first, activation, second = (getattr(projector, name) for name in ("linear_1", "act", "linear_2"))
-    if first.bias is not None or second.bias is not None or not isinstance(activation, nn.Identity):
+    probe = torch.linspace(-9, 9, 5)
+    if first.bias is not None or second.bias is not None or not torch.equal(activation(probe), probe):
         raise ValueError(
             "visual words need a linear projector: configure LLaVA with multimodal_projector_bias=False and "
             'projector_hidden_act="linear"'
