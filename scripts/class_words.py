@@ -2,7 +2,8 @@
 
     python scripts/class_words.py WORDNET SYNSETS
 
-WORDNET is the folder of WordNet 3.0 (Debian's package wordnet-base puts it into /usr/share/wordnet). SYNSETS is `imagenet_synsets.txt` of the package timm, which lists the classes in their order.
+WORDNET is the folder of WordNet 3.0 (Debian's package wordnet-base puts it into /usr/share/wordnet). SYNSETS is
+`imagenet_synsets.txt` of the package timm, which lists the classes in their order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NARROWER = re.compile(rf"^(?:an? |the )?(?:(?:{MODIFIERS}|of|an?|the|any) )*(?:{
 
 @dataclass
 class Synset:
-    """A meaning: its words, their sense keys, the meanings above it, its definition, and words for narrower meanings."""
+    """A meaning: its words and their sense keys, the meanings above it, its definition, and words for narrower ones."""
 
     lemmas: list[str]
     keys: list[str]

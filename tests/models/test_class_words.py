@@ -40,14 +40,23 @@ def test_synonyms_and_words_for_many_classes(word, among, not_among):
 
 @pytest.mark.parametrize(
     ("plural", "singular"),
-    [("dogs", "dog"), ("foxes", "fox"), ("strawberries", "strawberry"), ("mice", "mouse"), ("Geese", "goose")]
-    + [("polar bears", "polar bear"), ("brushes", "brush"), ("dog's", "dog"), ("dog’s", "dog")],
+    [
+        ("dogs", "dog"),
+        ("foxes", "fox"),
+        ("strawberries", "strawberry"),
+        ("mice", "mouse"),
+        ("Geese", "goose"),
+        ("polar bears", "polar bear"),
+        ("brushes", "brush"),
+        ("dog's", "dog"),
+        ("dog’s", "dog"),
+    ],
 )
 def test_plurals(plural, singular):
     assert named(plural) == named(singular) != set()
 
 
-@pytest.mark.parametrize("word", "is there a the what which of in this it red colour left many no xyzzy".split())
+@pytest.mark.parametrize("word", ["is", "there", "a", "the", "what", "of", "it", "red", "colour", "left", "xyzzy"])
 def test_words_that_name_no_thing_are_words_for_no_class(word):
     assert named(word) == set()
 

@@ -32,7 +32,7 @@ def test_transformers_builds_the_tower_from_its_configuration(tmp_path, model):
     assert all(torch.equal(one, two) for one, two in zip(model.parameters(), again.parameters(), strict=True))
 
 
-@pytest.mark.parametrize(("side", "kernel", "stride"), [(8, 3, 2), (7, 3, 2), (8, 5, 2), (9, 5, 2), (6, 3, 1), (5, 1, 1)])
+@pytest.mark.parametrize(("side", "kernel", "stride"), [(8, 3, 2), (7, 3, 2), (8, 5, 2), (9, 5, 2), (6, 3, 1)])
 def test_padding_is_that_of_tensorflow(side, kernel, stride):
     """The output has ⌈side / stride⌉ rows, and of an odd number of rows of padding the larger half is at the end."""
     conv = SameConv(EfficientNetLiteConfig(), 1, 1, kernel, stride, activation=False).eval()
@@ -41,9 +41,7 @@ def test_padding_is_that_of_tensorflow(side, kernel, stride):
     rows = -(-side // stride)
     assert output.shape[-2:] == (rows, rows)
     before = max((rows - 1) * stride + kernel - side, 0) // 2
-    expected = [
-        sum(0 <= row * stride + step - before < side for step in range(kernel)) for row in range(rows)
-    ]
+    expected = [sum(0 <= row * stride + step - before < side for step in range(kernel)) for row in range(rows)]
     counted = (output[0, 0, :, rows // 2] / output[0, 0, rows // 2, rows // 2] * expected[rows // 2]).round().tolist()
     assert counted == expected
 

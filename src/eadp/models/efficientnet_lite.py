@@ -121,8 +121,8 @@ class EfficientNetLiteModel(PreTrainedModel):
     config_class = EfficientNetLiteConfig
     base_model_prefix = "efficientnet_lite"
     main_input_name = "pixel_values"
-    input_modalities = ("image",)
-    _no_split_modules = ["InvertedResidual"]
+    input_modalities = "image"
+    config: EfficientNetLiteConfig
     # A LLaVA asks its parts for one attention implementation; any will do for a part that has no attention.
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -144,9 +144,7 @@ class EfficientNetLiteModel(PreTrainedModel):
         ):
             blocks = []
             for repeat in range(repeats):
-                blocks.append(
-                    InvertedResidual(config, channels, out_channels, kernel, 1 if repeat else stride, expand)
-                )
+                blocks.append(InvertedResidual(config, channels, out_channels, kernel, 1 if repeat else stride, expand))
                 channels = out_channels
             self.stages.append(nn.Sequential(*blocks))
         self.head = SameConv(config, channels, config.hidden_size)
@@ -185,9 +183,7 @@ class EfficientNetLiteModel(PreTrainedModel):
         states = None
         if output_hidden_states:
             states = (*hidden, cells, self.describe_cells(cells, (x.shape[-2], x.shape[-1])))
-        output = BaseModelOutputWithPooling(
-            last_hidden_state=cells, pooler_output=cells.mean(1), hidden_states=states
-        )
+        output = BaseModelOutputWithPooling(last_hidden_state=cells, pooler_output=cells.mean(1), hidden_states=states)
         return output.to_tuple() if return_dict is False else output
 
     def describe_cells(self, cells: Tensor, grid: tuple[int, int]) -> Tensor:
