@@ -36,14 +36,16 @@ def main(stamps: Path = STAMPS) -> None:
 
 
 def naming_table(named: list[NamedPhoto]) -> str:
-    """Right names by source, with intervals."""
+    """The share of right names by source and size, with intervals."""
+    sides = list(dict.fromkeys(each.side for each in named))
     rows = []
-    for source in dict.fromkeys(each.source for each in named):
-        right = [float(each.is_right) for each in named if each.source == source]
-        rows.append([source, str(len(right)), str(int(sum(right))), with_interval(right)])
-    right = [float(each.is_right) for each in named]
-    rows.append(["all", str(len(right)), str(int(sum(right))), with_interval(right)])
-    return format_markdown(["photographs", "number", "named right", "share (95 % interval)"], rows)
+    for source in (*dict.fromkeys(each.source for each in named), None):
+        row = []
+        for side in sides:
+            right = [float(each.is_right) for each in named if each.side == side and source in (each.source, None)]
+            row.append(f"{sum(right):.0f} of {len(right)}: {with_interval(right)}")
+        rows.append([source or "all", *row])
+    return format_markdown(["named right", *(f"at {side} pixels" for side in sides)], rows)
 
 
 def maps_table(maps: list[MapResult]) -> str:

@@ -101,11 +101,11 @@ def test_naming_takes_the_class_with_the_largest_mean_logit(data, tower):
     with torch.no_grad():
         tower.classifier.bias[ZEBRA] += 1e4
     try:
-        named = {each.file: each for each in photo_benchmark.name_photos(tower, data.photos())}
+        named = {each.file: each for each in photo_benchmark.name_photos(tower, data.photos(), [16])}
     finally:
         with torch.no_grad():
             tower.classifier.bias[ZEBRA] -= 1e4
-    assert {each.answer for each in named.values()} == {"zebra"}
+    assert {(each.answer, each.side) for each in named.values()} == {("zebra", 16)}
     assert {file for file, each in named.items() if each.is_right} == {"animals/zebra.png", f"imagenet_00_{ZEBRA}.jpg"}
 
 
@@ -150,6 +150,10 @@ def test_missing_photographs_are_an_error_that_says_how_to_get_them(tmp_path, da
         PhotoData.find(data.stamps)
 
 
-def test_a_photograph_without_transparency():
-    photo = Photo("stamps", "x", Image.new("RGBA", (4, 4), (255, 0, 0, 0)), "zebra", frozenset({ZEBRA}))
-    assert photo.on_grey().getpixel((0, 0)) == photo_data.GREY
+def test_a_stamp_is_shown_as_a_square_on_white():
+    stamp = Image.new("RGBA", (4, 2), (255, 0, 0, 0))
+    stamp.putpixel((3, 1), (0, 0, 255, 255))
+    shown = Photo("stamps", "x", stamp, "zebra", frozenset({ZEBRA})).on_white()
+    assert shown.size == (4, 4)
+    blue = [(x, y) for x in range(4) for y in range(4) if shown.getpixel((x, y)) != (255, 255, 255)]
+    assert blue == [(3, 2)]

@@ -6,7 +6,7 @@ masks of things pasted on other photographs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ from eadp.models.guides.class_words import class_words
 KEEP = 64
 """Tokens of 576 that EADP keeps in the measurement of what it keeps."""
 
+NAMING_SIDES = (384, 768)
+"""Sides of the photographs to name: near the 224 pixels that the tower was trained at, and as in LLaVA."""
+
 MAPS: dict[str, Callable[[Relevance], Tensor | None]] = {
     "guide": lambda relevance: relevance.similarity[relevance.similarity.std(1).argmax()],
     "relevance": lambda relevance: relevance.score,
@@ -41,6 +44,7 @@ class NamedPhoto:
     Attributes:
         source: The source of the photograph.
         file: Its file.
+        side: The side in pixels to which it was scaled.
         word: A word for the thing.
         answer: The tower's name for it.
         is_right: Whether the answer is a name, a synonym or a wider word for the thing.
@@ -48,6 +52,7 @@ class NamedPhoto:
 
     source: str
     file: str
+    side: int
     word: str
     answer: str
     is_right: bool
@@ -94,18 +99,21 @@ def to_pixels(image: Image.Image, side: int) -> Tensor:
 
 
 @torch.inference_mode()
-def name_photos(tower: EfficientNetLiteModel, photos: Iterable[Photo]) -> list[NamedPhoto]:
+def name_photos(tower: EfficientNetLiteModel, photos: Iterable[Photo], sides: Sequence[int]) -> list[NamedPhoto]:
     """Let the tower name the main thing of photographs: the class with the largest mean logit over the cells.
 
     Args:
         tower: The tower.
         photos: The photographs.
+        sides: The sides in pixels to which each photograph is scaled.
     """
     named = []
     for photo in photos:
-        cells = tower(to_pixels(photo.on_grey(), tower.config.image_size))
-        answer = class_words().names[int(tower.classifier(cells.pooler_output).argmax())]
-        named.append(NamedPhoto(photo.source, photo.name, photo.word, answer, names_thing(answer, photo.classes)))
+        for side in sides:
+            cells = tower(to_pixels(photo.on_white(), side))
+            answer = class_words().names[int(tower.classifier(cells.pooler_output).argmax())]
+            is_right = names_thing(answer, photo.classes)
+            named.append(NamedPhoto(photo.source, photo.name, side, photo.word, answer, is_right))
     return named
 
 
@@ -164,4 +172,4 @@ def rank_auc(scores: Tensor, inside: Tensor, outside: Tensor) -> float:
 
 def run(tower: EfficientNetLiteModel, data: PhotoData) -> tuple[list[NamedPhoto], list[MapResult]]:
     """Run both measurements on all photographs and all scenes."""
-    return name_photos(tower, data.photos()), measure_maps(tower, data.scenes())
+    return name_photos(tower, data.photos(), NAMING_SIDES), measure_maps(tower, data.scenes())

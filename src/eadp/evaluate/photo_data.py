@@ -42,8 +42,6 @@ LONGEST_CAPTION, SMALLEST_STAMP = 6, 200
 SCENE_SIDE, THING_SIDES = 768, (256, 448)
 """Pixels of a scene's side, and the range of a thing's longer side in it."""
 
-GREY = (128, 128, 128)
-
 
 @dataclass(frozen=True)
 class Photo:
@@ -72,10 +70,13 @@ class Photo:
                 return word
         return None
 
-    def on_grey(self) -> Image.Image:
-        """The photograph without transparency."""
-        ground = Image.new("RGB", self.image.size, GREY)
-        ground.paste(self.image, mask=self.image.getchannel("A") if self.image.mode == "RGBA" else None)
+    def on_white(self) -> Image.Image:
+        """The photograph as a square, on white where it is transparent or not square."""
+        width, height = self.image.size
+        side = max(width, height)
+        ground = Image.new("RGB", (side, side), "white")
+        place = ((side - width) // 2, (side - height) // 2)
+        ground.paste(self.image, place, self.image.getchannel("A") if self.image.mode == "RGBA" else None)
         return ground
 
 
