@@ -144,7 +144,7 @@ class Pruning:
         model_call = kwargs.pop(MODEL_CALL, None) or ModelCall()
         if not self.is_active:
             return forward(*args, **kwargs)
-        check_call(self.adapter.geometry, args, kwargs)
+        check_call(base, self.adapter.geometry, args, kwargs)
         if has_images(kwargs):
             return self._prefill(model_call, base, forward, args, kwargs)
         pruned = pruned_cache_of(kwargs.get("past_key_values"))

@@ -17,7 +17,7 @@ from eadp.models.guides.class_words import class_words
 from eadp.models.prompt import build_inputs
 from eadp.pocket import smol
 from eadp.pocket.photo import build_model, load_tower, visual_words
-from eadp.pocket.photo.model import IMAGE
+from eadp.pocket.text import IMAGE
 
 CLASSES = {"num_classes": 1000, "hidden_size": 1008}
 

@@ -11,16 +11,8 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration, LlavaProces
 from eadp.compat import CLIPImageProcessorPil
 from eadp.models.efficientnet_lite import PIXEL_MEAN, PIXEL_STD, EfficientNetLiteConfig, EfficientNetLiteModel
 from eadp.pocket.photo.visual_words import write_visual_words
-
-IMAGE = "<image>"
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] if part['type'] == 'image' %}{{ '<image>\n' }}{% endfor %}"
-    "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}{% endif %}"
-    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-"""SmolLM2's chat format, without a system message, and with images before the text."""
+from eadp.pocket.smol import CHAT_TEMPLATE
+from eadp.pocket.text import IMAGE
 
 
 def build_model(
