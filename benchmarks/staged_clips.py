@@ -9,8 +9,8 @@ random tokens whose frames drift, with the sizes of real models.
 
 from __future__ import annotations
 
+import ctypes
 import os
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,18 +164,16 @@ def make_calls(frames: int, grid: tuple[int, int], keep: int, width: int) -> dic
 
 
 def peak_megabytes(call: Callable[[], Selection]) -> float:
-    """Measure by how much a call raises the memory of a process, in a child that has only made the tokens.
-
-    The child starts with what this process holds, and its largest resident size is counted from there on. Memory that
-    an earlier call freed and the allocator kept would not be counted again, so no such call may come before.
-    """
+    """Measure by how much a call raises the resident memory of a process, in a child with the same tokens."""
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         try:
+            # What earlier calls freed goes back to the system; otherwise the call could use it and raise nothing.
+            ctypes.CDLL(None).malloc_trim(0)
             Path("/proc/self/clear_refs").write_text("5")  # sets the largest size to the present one
-            before = _resident_kilobytes("VmHWM")
+            before = _largest_size()
             call()
-            os.write(writer, str(_resident_kilobytes("VmHWM") - before).encode())
+            os.write(writer, str(_largest_size() - before).encode())
         finally:
             os._exit(0)
     os.close(writer)
@@ -184,11 +182,13 @@ def peak_megabytes(call: Callable[[], Selection]) -> float:
     os.waitpid(child, 0)
     if not found:
         raise RuntimeError("the child process could not measure its memory, which needs Linux and its /proc")
-    return int(found) / 1000
+    return int(found) * 1024 / 1e6
 
 
-def _resident_kilobytes(name: str) -> int:
-    return int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])  # type: ignore[index]
+def _largest_size() -> int:
+    """Return the largest resident size of this process so far, in kilobytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def compile_loops(names: Iterable[str]) -> None:
