@@ -110,18 +110,19 @@ def test_clips_of_a_model_that_takes_videos(tmp_path):
 
 
 def test_clips_of_the_user(tmp_path):
+    folder = tmp_path / "data"
+    (folder / "b").mkdir(parents=True)
     frames = [Image.new("RGB", (40, 30), colour) for colour in ("red", "green", "blue", "white")]
-    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
-    (tmp_path / "b").mkdir()
+    frames[0].save(folder / "a.gif", save_all=True, append_images=frames[1:])
     for number, frame in enumerate(frames):
-        frame.save(tmp_path / "b" / f"{number}.png")
-    file = tmp_path / "data.jsonl"
+        frame.save(folder / "b" / f"{number}.png")
+    file = folder / "data.jsonl"
     file.write_text("".join(json.dumps({"video": each, "question": "What is it?"}) + "\n" for each in ("a.gif", "b")))
     options = ("--frames", 3, "--methods", "evs", "--keep", 0.5)
-    for data in (("--data", file), ("--data", tmp_path, "--question", "What is it?")):
+    for data in (("--data", file), ("--data", folder, "--question", "What is it?")):
         rows = bench_rows(tmp_path / "out", *options, *data)
         assert rows["all tokens"]["tokens_after"] == 3 * 256
-    Image.new("RGB", (40, 30), "blue").save(tmp_path / "c.png")
+    Image.new("RGB", (40, 30), "blue").save(folder / "c.png")
     file.write_text(json.dumps({"video": "c.png", "question": "What is it?"}))
     result = run("bench", *options, "--data", file)
     assert result.exit_code == 2
