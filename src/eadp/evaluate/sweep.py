@@ -60,7 +60,7 @@ class SweepPlan:
 
     @property
     def all_specs(self) -> list[MethodSpec]:
-        """All specs that have to be run: the unpruned model, for the loyalty of the points, the points, and controls."""
+        """All specs that have to be run: the unpruned model, for the loyalty of the points; the points; controls."""
         every = [MethodSpec(ALL_TOKENS), *self.specs]
         if self.hard:
             every += [downsampled(spec) for spec in self.specs]
