@@ -1,18 +1,16 @@
 """Suites: the paper's benchmarks as data, and the runner with a fake harness."""
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from helpers import ROOT, fake_lmms_eval
 from helpers.command import run
-from helpers.suite import MODEL, arguments
+from helpers.suite import MODEL, arguments, count, output_of, wait_until_dead
 
 from eadp import paper
 from eadp.evaluate import suites
@@ -21,15 +19,7 @@ from eadp.evaluate.suites import harness
 from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.suite import Benchmark
 from eadp.method_spec import ALL_TOKENS, MethodSpec
-
-
-def output_of(result):
-    return " ".join(result.output.replace("│", " ").split())
-
-
-def count(working, name):
-    path = working / name
-    return len(path.read_text().splitlines()) if path.exists() else 0
+from eadp.utils.die_with_parent import ANY_PARENT, die_with_parent
 
 
 def hits(task, method, keep, samples=fake_lmms_eval.SAMPLES):
@@ -134,7 +124,7 @@ def test_killed_runs_end_with_the_same_table(working):
             assert "another run is writing" in output_of(refused)
             time.sleep(0.3 * chance.random())
             process.send_signal(signal.SIGKILL)
-        _wait_until_dead(int((working / "pid").read_text()))
+        wait_until_dead(working)
     result = run(*arguments(working, out="killed"))
     assert result.exit_code == 0, result.output
     assert (working / "killed" / "table.md").read_bytes() == (working / "whole" / "table.md").read_bytes()
@@ -142,20 +132,6 @@ def test_killed_runs_end_with_the_same_table(working):
     assert len(answered) == len(set(answered))
     records = [Journal.read(path.parent)[1] for path in (working / "killed").glob("*/*/journal/manifest.json")]
     assert sorted(map(len, records)) == 5 * [fake_lmms_eval.SAMPLES] + 5 * [2 * fake_lmms_eval.SAMPLES]
-
-
-def _wait_until_dead(pid):
-    """Wait for the harness to die with its runner. A zombie counts as dead."""
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
-    pytest.fail("the harness outlived its runner")
 
 
 @pytest.mark.parametrize("table", paper.tables("accuracy"), ids=lambda table: table.model)
@@ -218,9 +194,7 @@ def test_variant_of_a_benchmark_runs_only_if_it_is_named():
 QWEN = Benchmark("HallusionBench", "vlmeval", ("HallusionBench", "Mine:ImageMCQDataset"), ("split=Overall|?Acc",))
 
 
-def test_command_line_for_vlmeval(tmp_path, monkeypatch):
-    for name in harness.JUDGE_KEYS:
-        monkeypatch.delenv(name, raising=False)
+def test_command_line_for_vlmeval(tmp_path):
     cell = Cell(QWEN, MethodSpec("eadp", 0.25, {"mu": 0.3}), "some/model", tmp_path, {"resolution": 1008}, samples=5)
     assert harness.build_command(cell, "python") == [
         *("python", "-m", "eadp", "vlmeval", "--model", "some/model", "--data", "HallusionBench,Mine:ImageMCQDataset"),
@@ -228,8 +202,7 @@ def test_command_line_for_vlmeval(tmp_path, monkeypatch):
         *("--keep", "0.25", "--set", "mu=0.3", "--set", "resolution=1008", "--limit", "5"),
         *("--judge", "exact_matching"),
     ]
-    unpruned = Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {})
-    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    unpruned = Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, judge=True)
     started = harness.build_command(unpruned, "python")
     assert started[started.index("--method") + 1] == "none"
     assert not {"--keep", "--judge", "--limit"} & set(started)
@@ -240,7 +213,11 @@ def test_only_lmms_eval_runs_with_several_ranks(tmp_path):
     started = harness.build_command(
         Cell(own, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, batch=4, ranks=2), "python"
     )
-    assert started[:6] == ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
+    assert started[:6] == ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--no-python"]
+    rank = started[started.index("--no-python") + 1 :]
+    assert rank[:5] == die_with_parent(signal.SIGKILL, ANY_PARENT)
+    assert rank[5:8] == ["python", "-m", "lmms_eval"]
+    assert rank[rank.index("--verbosity") + 1] == "DEBUG"  # otherwise a rank that failed would end with 0
     with pytest.raises(ValueError, match="one process, prompt by prompt"):
         harness.build_command(Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, ranks=2), "python")
     with pytest.raises(ValueError, match="allows no commas"):

@@ -1,4 +1,11 @@
-"""A suite of three small benchmarks, and the command that runs it with the fake lmms-eval."""
+"""A suite of three small benchmarks, the command that runs it with the fake lmms-eval, and what that has logged."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
 
 MODEL = "llava-1.5-7b-hf"
 SUITE = {
@@ -14,3 +21,36 @@ SUITE = {
 def arguments(working, *more, out="out"):
     given = {"--methods": "eadp,topk", "--keep": "128,64", "--python": working / "python", "--out": working / out}
     return ["eval", str(working / "suite.json"), *(str(word) for pair in given.items() for word in pair), *more]
+
+
+def output_of(result):
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def lines(working, name):
+    """Return what the fake harness has logged to a file."""
+    path = working / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def count(working, name):
+    return len(lines(working, name))
+
+
+def wait_until_dead(working, seconds=60):
+    """Wait for all harnesses to die with their runner."""
+    give_up = time.monotonic() + seconds
+    while living := [int(pid) for pid in lines(working, "pids") if _lives(int(pid))]:
+        if time.monotonic() > give_up:
+            for pid in living:
+                os.kill(pid, signal.SIGKILL)
+            pytest.fail("a harness outlived its runner")
+        time.sleep(0.05)
+
+
+def _lives(pid):
+    """Return whether a process lives. A zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
