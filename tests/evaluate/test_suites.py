@@ -13,9 +13,10 @@ from helpers.command import run
 from helpers.suite import MODEL, arguments, count, output_of, wait_until_dead
 
 from eadp import paper
+from eadp.cli.evaluate import complete_ray_address, parse_pythons
 from eadp.evaluate import suites
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.suites import harness
+from eadp.evaluate.suites import cell_run, harness
 from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.suite import Benchmark
 from eadp.method_spec import ALL_TOKENS, MethodSpec
@@ -95,6 +96,78 @@ def test_failed_benchmark_is_named_and_the_others_continue(working, monkeypatch)
     result = run(*arguments(working, "--methods", "eadp", "--keep", "64"))
     assert result.exit_code == 0
     assert count(working, "answered") == 2 * 3 * fake_lmms_eval.SAMPLES
+
+
+def test_lmms_eval_that_fails_with_exit_code_0_is_noticed(working, monkeypatch):
+    one = ("--methods", "eadp", "--keep", "64", "--only", "GQA")
+    monkeypatch.setenv("FAILING", "first")
+    result = run(*arguments(working, *one))
+    assert result.exit_code == 1
+    assert "failed: eadp 64 on GQA: lmms-eval ended with 0 but wrote no results, so it failed" in output_of(result)
+    assert "Error during evaluation: the scorer has no memory" in output_of(result)
+    assert Journal.read(working / "out")[1] == []
+    monkeypatch.delenv("FAILING")
+    assert run(*arguments(working, *one)).exit_code == 0
+    assert count(working, "answered") == 2 * fake_lmms_eval.SAMPLES
+
+
+def test_results_of_an_earlier_attempt_do_not_hide_a_failure(working, monkeypatch):
+    one = ("--methods", "eadp", "--keep", "64", "--only", "GQA")
+    assert run(*arguments(working, *one)).exit_code == 0
+    (working / "out" / "samples.jsonl").write_text("")  # as if the runner was killed before it recorded the results
+    monkeypatch.setenv("FAILING", "first")
+    result = run(*arguments(working, *one))
+    assert result.exit_code == 1
+    assert "wrote no results, so it failed" in output_of(result)
+
+
+def test_harness_that_scores_more_samples_than_were_answered_is_noticed(working):
+    python = working / "python"
+    python.write_text(python.read_text().replace('"effective": len(each)', '"effective": len(each) + 1'))
+    result = run(*arguments(working, "--methods", "eadp", "--keep", "64", "--only", "GQA"))
+    assert result.exit_code == 1
+    assert "lmms-eval scored 13 samples of first, but the model answered 12" in output_of(result)
+
+
+def test_attempt_waits_for_the_processes_of_a_killed_one(working, monkeypatch):
+    """On a cluster, the next attempt can start before the harness of the last one has died."""
+    journal = working / "out" / "eadp_keep=64" / "GQA" / "journal"
+    journal.mkdir(parents=True)
+    holder = "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True)"
+    command = [sys.executable, "-c", f"{holder}; time.sleep(float(sys.argv[2]))", str(journal / "samples.jsonl")]
+    one = ("--methods", "eadp", "--keep", "64", "--only", "GQA")
+    with subprocess.Popen([*command, "600"], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        monkeypatch.setattr(cell_run, "RELEASE_SECONDS", 0.1)
+        result = run(*arguments(working, *one))
+        assert result.exit_code == 1
+        assert f"another process keeps writing to {journal}" in output_of(result)
+        process.kill()
+    monkeypatch.undo()
+    with subprocess.Popen([*command, "1.5"], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert run(*arguments(working, *one)).exit_code == 0
+
+
+def test_address_of_ray_may_be_left_out():
+    for given, completed in (
+        ("--ray", "--ray auto"),
+        ("--ray --dry-run paper-llava", "--ray auto --dry-run paper-llava"),
+        ("--ray paper-llava", "--ray auto paper-llava"),
+        ("paper-llava --ray 10.0.0.1:6379", "paper-llava --ray 10.0.0.1:6379"),
+        ("--ray auto paper-llava", "--ray auto paper-llava"),
+        ("--ray=10.0.0.1:6379", "--ray=10.0.0.1:6379"),
+    ):
+        assert complete_ray_address(given.split()) == completed.split()
+
+
+def test_interpreters_are_given_for_all_machines_or_by_node():
+    assert parse_pythons([]) == (None, {})
+    given = ["/a/python", "n1=/b/python", "10.0.0.2=/c/python"]
+    assert parse_pythons(given) == ("/a/python", {"n1": "/b/python", "10.0.0.2": "/c/python"})
+    assert parse_pythons(["/envs/a=b/python"]) == ("/envs/a=b/python", {})
+    with pytest.raises(ValueError, match="one path for all machines, got /a and /b"):
+        parse_pythons(["/a", "/b"])
 
 
 def test_samples_of_two_methods_can_be_compared(working):
@@ -257,6 +330,9 @@ def test_metric_must_match_exactly_one_figure():
         (("paper-llava", "--python", sys.executable), "pip install 'eadp[lmms-eval]'"),
         (("paper-llava", "--suite", "pocket"), "give one suite"),
         (("pocket", "--only", "GQA"), "pocket runs without a harness: leave out --only"),
+        (("pocket", "--ray", "--dry-run"), "pocket runs without a harness: leave out --ray, --dry-run"),
+        (("paper-llava", "--gpus-per-task", "1"), "--gpus-per-task is for the tasks of a cluster: give --ray"),
+        (("paper-llava", "--python", "n1=/python"), "--python n1=… is for a node of a cluster: give --ray"),
     ],
 )
 def test_errors_are_raised_before_anything_runs(tmp_path, given, message):

@@ -1,8 +1,8 @@
 """A fake Python interpreter with lmms-eval: it answers slowly, keeps a journal, and writes results as lmms-eval does.
 
 With `-c …` it reports that nothing is missing; with `-m lmms_eval …` it runs. It does not import eadp, so it starts
-quickly. It logs its process ids in WORKING/pids, its starts in WORKING/starts, every answered sample in
-WORKING/answered, and its ends in WORKING/ends. Tasks in BROKEN end with 3. Tasks in FAILING end with 0 without results,
+quickly. In its own folder it logs its process ids (pids), its starts (starts), every answered sample (answered) and its
+ends (ends). Tasks in BROKEN end with 3. Tasks in FAILING end with 0 without results,
 as those of the real lmms-eval do, after half of the answers. PACE is the number of seconds per answer.
 """
 
@@ -29,7 +29,7 @@ def main(arguments):
     assert arguments[:2] == ["-m", "lmms_eval"]
     given = {name: value for name, value in pairwise(arguments) if name.startswith("--")}
     model = dict(pair.split("=", 1) for pair in given["--model_args"].split(","))
-    working = Path(os.environ["WORKING"])
+    working = Path(__file__).parent
     note(working / "pids", os.getpid())
     setting = f"{model['method']} {model.get('keep', '')} {given['--tasks']}"
     note(working / "starts", setting)

@@ -1,11 +1,15 @@
 """A suite of three small benchmarks, the command that runs it with the fake lmms-eval, and what that has logged."""
 
+import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from helpers import fake_lmms_eval
 
 MODEL = "llava-1.5-7b-hf"
 SUITE = {
@@ -16,6 +20,15 @@ SUITE = {
         {"name": "POPE", "harness": "lmms-eval", "tasks": ["third"], "metrics": ["hits,none"], "needs": "judge"},
     ],
 }
+
+
+def write_suite(folder):
+    """Write the suite and a fake interpreter that behaves as if it had lmms-eval; return the folder."""
+    (folder / "suite.json").write_text(json.dumps(SUITE))
+    python = folder / "python"
+    python.write_text(f"#!{sys.executable}\n" + Path(fake_lmms_eval.__file__).read_text())
+    python.chmod(0o755)
+    return folder
 
 
 def arguments(working, *more, out="out"):

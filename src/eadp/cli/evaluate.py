@@ -51,10 +51,10 @@ GPUS_HELP = (
     "0 if the cluster has none."
 )
 RETRIES_HELP = "With --ray: how often a task is started again after its worker or its node died."
-DRY_RUN_HELP = "Print what would run, on how many GPUs, and for how long at the measured seconds per sample. Run nothing."
+DRY_RUN_HELP = "Only print what would run, on how many GPUs, and for how long at the measured seconds per sample."
 MEASURED_HELP = (
-    "With --dry-run: a folder of results whose seconds per sample are used, such as a trial with --samples 20. Default: "
-    "the folder of this run, as far as it has results."
+    "With --dry-run: a folder of results whose seconds per sample are used, such as a trial with --samples 20. "
+    "Default: the folder of this run, as far as it has results."
 )
 HARD_HELP = (
     "Also show the results on hard samples only: those that `downsample`, which is run too, does not answer right with "
@@ -191,7 +191,9 @@ def evaluate(
             node_pythons=node_pythons,
         )
         if ray is None and gpus_per_task is not None:
-            raise ValueError("--gpus-per-task is for the tasks of a cluster: give --ray; here, each rank has its own GPU")
+            raise ValueError(
+                "--gpus-per-task is for the tasks of a cluster: give --ray; here, each rank has its own GPU"
+            )
         if measured is not None and not dry_run:
             raise ValueError("--measured is for the estimate of --dry-run: give both")
         with ExitStack() as stack:
@@ -252,9 +254,8 @@ def _connect(address: str, gpus_per_task: float | None, retries: int) -> Abstrac
 def _print_estimate(plan: SuitePlan, cluster: RayRunner | None, measured: Path | None) -> None:
     from eadp.evaluate.suites.estimate import as_table, describe, estimate_run
 
-    gpus, at_once = plan.ranks, 1
-    if cluster is not None:
-        gpus, at_once = cluster.gpus_per_task(plan.ranks), cluster.tasks_at_once(plan.ranks)
+    gpus = plan.ranks if cluster is None else cluster.gpus_per_task(plan.ranks)
+    at_once = 1 if cluster is None else cluster.tasks_at_once(plan.ranks)
     estimate = estimate_run(plan, gpus, at_once, measured)
     print_full_width(as_table(estimate))
     for sentence in describe(estimate):

@@ -100,13 +100,15 @@ def connect(address: str, gpus_per_task: float | None = None, retries: int = RET
         ValueError: If there is no such cluster, or the number of GPUs is not possible.
     """
     if "://" in address:
-        raise ValueError(f"--ray takes HOST:PORT of the head node, not {address}: run the command on a node of the cluster")
+        raise ValueError(
+            f"--ray takes HOST:PORT of the head node, not {address}: run the command on a node of the cluster"
+        )
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise ValueError(
-            f"there is no Ray cluster at {address!r} ({_first_line(error)}): start one with `ray start --head`, join it "
-            "from other machines with `ray start --address=HOST:PORT`, and run this command on one of them"
+            f"there is no Ray cluster at {address!r} ({_first_line(error)}): start one with `ray start --head`, join "
+            "it from other machines with `ray start --address=HOST:PORT`, and run this command on one of them"
         ) from error
     try:
         yield RayRunner(gpus_per_task, retries)

@@ -67,23 +67,27 @@ class RunEstimate:
         return [each for each in self.cells if not each.done]
 
     @property
-    def busy_seconds(self) -> float | None:
-        """The time of all tasks together; None if the time of one of them is not known."""
-        times = [each.seconds for each in self.left]
-        return None if None in times else sum(time for time in times if time is not None)
+    def unknown(self) -> list[CellEstimate]:
+        """The cells that have to run, but whose time is not known."""
+        return [each for each in self.left if each.seconds is None]
 
     @property
-    def wall_seconds(self) -> float | None:
+    def busy_seconds(self) -> float:
+        """The time of all tasks together, without the unknown ones."""
+        return sum(each.seconds for each in self.left if each.seconds is not None)
+
+    @property
+    def wall_seconds(self) -> float:
         """The time until the last task ends if they start in order, each as soon as there is room for it."""
-        if self.busy_seconds is None:
-            return None
         ends = [0.0] * self.tasks_at_once
         for each in self.left:
             heapq.heapreplace(ends, ends[0] + (each.seconds or 0))
         return max(ends)
 
 
-def estimate_run(plan: SuitePlan, gpus_per_task: float, tasks_at_once: int, measured: Path | None = None) -> RunEstimate:
+def estimate_run(
+    plan: SuitePlan, gpus_per_task: float, tasks_at_once: int, measured: Path | None = None
+) -> RunEstimate:
     """Estimate what is left of a run. Nothing is started, and no file is written.
 
     Args:
@@ -154,12 +158,14 @@ def describe(estimate: RunEstimate) -> list[str]:
         f"{'runs' if estimate.tasks_at_once == 1 else 'run'} at the same time, on "
         f"{estimate.tasks_at_once * estimate.gpus_per_task:g} GPUs in all.",
     ]
-    busy, wall = estimate.busy_seconds, estimate.wall_seconds
-    if busy is not None and wall is not None:
+    if len(estimate.unknown) < len(estimate.left):
+        missing = f", without {len(estimate.unknown)} tasks whose time is not known" if estimate.unknown else ""
         sentences.append(
             f"At the seconds per sample that were measured in {estimate.measured}, the tasks take "
-            f"{format_duration(busy)} together ({busy * estimate.gpus_per_task / 3600:,.1f} GPU hours), and "
-            f"{format_duration(wall)} until the last one ends. Loading models and data comes on top."
+            f"{format_duration(estimate.busy_seconds)} together "
+            f"({estimate.busy_seconds * estimate.gpus_per_task / 3600:,.1f} GPU hours), and "
+            f"{format_duration(estimate.wall_seconds)} until the last one ends{missing}. Loading models and data comes "
+            "on top."
         )
     for name in dict.fromkeys(each.cell.benchmark.name for each in estimate.left if each.left is None):
         sentences.append(f"The number of samples of {name} is not known: run one setting of it, or give --samples.")

@@ -107,7 +107,9 @@ def prepare_local(plan: SuitePlan) -> CellExecutor:
         ValueError: If the interpreter lacks a harness, or interpreters are given for the nodes of a cluster.
     """
     if plan.node_pythons:
-        raise ValueError(f"--python {next(iter(plan.node_pythons))}=… is for a node of a cluster: give --ray, or a path")
+        raise ValueError(
+            f"--python {next(iter(plan.node_pythons))}=… is for a node of a cluster: give --ray, or a path"
+        )
     pythons = {name: harness.find_interpreter(name, plan.python) for name in plan.harnesses}
 
     def execute(cells: Sequence[Cell], on_progress: ProgressCallback) -> Iterator[CellOutcome]:
