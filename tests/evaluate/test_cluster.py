@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, fake_lmms_eval
 from helpers.command import run
-from helpers.suite import arguments, count, lines, output_of, wait_until_dead, write_suite
+from helpers.suite import arguments, count, lines, lives, output_of, wait_until_dead, write_suite
 from ray.cluster_utils import Cluster
 
 from eadp.evaluate.journal import Journal
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 CELLS = 10
 HEAD, FIRST, SECOND, THIRD = (f"127.0.0.{number}" for number in (2, 3, 4, 5))
-PACE = 0.1
+PACE = 0.2
 
 
 class Nodes:
@@ -46,10 +46,9 @@ class Nodes:
                 if not tries_left:
                     raise
 
-    def kill(self, name):
-        """Kill the daemon of a node with SIGKILL; its workers notice."""
-        (raylet,) = self._nodes.pop(name).all_processes["raylet"]
-        os.kill(raylet.process.pid, signal.SIGKILL)
+    def name_of(self, daemon):
+        """Return the name of the node whose daemon is this process."""
+        return next(name for name, node in self._nodes.items() if node.all_processes["raylet"][0].process.pid == daemon)
 
     def shutdown(self):
         self._cluster.shutdown()
@@ -95,11 +94,13 @@ def start(command, **options):
 
 
 def wait_for(condition, process, seconds=300):
+    """Wait until a condition holds while a process runs, and return its value."""
     give_up = time.monotonic() + seconds
-    while not condition():
+    while not (value := condition()):
         assert process.poll() is None, process.stdout.read()
         assert time.monotonic() < give_up
         time.sleep(0.02)
+    return value
 
 
 def parent_of(pid):
@@ -111,6 +112,31 @@ def kill_worker_of(pid):
     worker = parent_of(pid)
     assert Path(f"/proc/{worker}/cmdline").read_bytes().startswith(b"ray::")
     os.kill(worker, signal.SIGKILL)
+
+
+def kill_node_of(pid):
+    """Kill the daemon of the Ray node that runs a harness, and its worker at once, as if the machine lost its power."""
+    worker = parent_of(pid)
+    for process in (parent_of(worker), worker):
+        os.kill(process, signal.SIGKILL)
+
+
+def setting_of(pid):
+    """Return what a running harness calls its setting in its logs, and its first task."""
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    model = dict(pair.split("=", 1) for pair in words[words.index("--model_args") + 1].split(","))
+    return f"{model['method']} {model.get('keep', '')} {words[words.index('--tasks') + 1].split(',')[0]}"
+
+
+def harnesses_midway(working):
+    """Return the processes of the two running harnesses, if both have answered some, but few samples."""
+    try:
+        settings = {pid: setting_of(pid) for pid in map(int, lines(working, "pids")) if lives(pid)}
+    except (FileNotFoundError, ProcessLookupError, ValueError):  # one has just ended
+        return []
+    answered = Counter(line.rpartition("/")[0] for line in lines(working, "answered"))
+    few = all(1 <= answered[setting] <= fake_lmms_eval.SAMPLES // 2 for setting in settings.values())
+    return list(settings) if len(settings) == 2 and few else []
 
 
 def records_of(working, out="out"):
@@ -144,18 +170,15 @@ def test_killed_workers_nodes_and_drivers_lose_nothing(nodes, whole_table, tmp_p
     working = write_suite(tmp_path)
     command = on_cluster(nodes, working)
     with start(command) as driver:
-        wait_for(lambda: count(working, "answered") >= 5, driver)
-        kill_worker_of(int(lines(working, "pids")[0]))
-        killed = count(working, "starts")
-        wait_for(lambda: count(working, "starts") > killed + 1, driver)
+        kill_worker_of(wait_for(lambda: harnesses_midway(working), driver)[0])
+        wait_for(lambda: count(working, "ends") > 1 and harnesses_midway(working), driver)
         driver.send_signal(signal.SIGKILL)
     wait_until_dead(working)
     interrupted = records_of(working)
     assert len(interrupted) < CELLS
     with start(command) as driver:
-        restarted = count(working, "starts")
-        wait_for(lambda: count(working, "starts") >= restarted + 2, driver)
-        nodes.kill(SECOND)
+        midway = wait_for(lambda: harnesses_midway(working), driver)
+        kill_node_of(next(pid for pid in midway if nodes.name_of(parent_of(parent_of(pid))) == SECOND))
         nodes.add(THIRD)
         output = driver.communicate(timeout=300)[0]
         assert driver.returncode == 0, output

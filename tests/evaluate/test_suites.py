@@ -115,10 +115,21 @@ def test_results_of_an_earlier_attempt_do_not_hide_a_failure(working, monkeypatc
     one = ("--methods", "eadp", "--keep", "64", "--only", "GQA")
     assert run(*arguments(working, *one)).exit_code == 0
     (working / "out" / "samples.jsonl").write_text("")  # as if the runner was killed before it recorded the results
+    for path in (working / "out").glob("*/*/record.json"):
+        path.unlink()
     monkeypatch.setenv("FAILING", "first")
     result = run(*arguments(working, *one))
     assert result.exit_code == 1
     assert "wrote no results, so it failed" in output_of(result)
+
+
+def test_cell_that_ended_before_its_runner_died_is_not_run_again(working):
+    assert run(*arguments(working, "--only", "GQA")).exit_code == 0
+    table, started = (working / "out" / "table.md").read_text(), count(working, "starts")
+    (working / "out" / "samples.jsonl").write_text("")
+    assert run(*arguments(working, "--only", "GQA")).exit_code == 0
+    assert count(working, "starts") == started
+    assert (working / "out" / "table.md").read_text() == table
 
 
 def test_harness_that_scores_more_samples_than_were_answered_is_noticed(working):

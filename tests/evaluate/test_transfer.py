@@ -6,7 +6,7 @@ import pytest
 
 from eadp.evaluate.journal import Journal
 from eadp.evaluate.suites import transfer
-from eadp.evaluate.suites.transfer import FilePart, FolderSender, read_answers, write_part
+from eadp.evaluate.suites.transfer import FilePart, FolderSender, read_progress, write_part
 
 
 def content_of(folder):
@@ -34,9 +34,14 @@ def test_folder_arrives_complete_however_often_it_is_looked_at(tmp_path, small_p
     (node / "harness" / "results.json").write_bytes(bytes(range(256)))
     (node / "harness" / "empty").touch()
     (node / "log.txt").write_text("done\n")
+    (node / "record.json").write_text("{}\n")
+    (node / "samples.jsonl").write_text("scores\n")
+    last = ""
     for part in [*sender.new_answers(), *sender.everything_else()]:
         assert len(part.data) <= 7
         write_part(driver, part)
+        last = part.name
+    assert last == "record.json"  # where it is, everything is
     assert content_of(driver) == content_of(node)
 
 
@@ -46,7 +51,7 @@ def test_next_node_gets_the_complete_lines_and_sends_only_what_is_new(tmp_path, 
         journal.extend([("a", {"n": 1}), ("b", {"n": 2})])
     with open(driver / "journal" / "samples.jsonl", "ab") as file:
         file.write(b'{"key": "torn')
-    sender = FolderSender(node, read_answers(driver))
+    sender = FolderSender(node, read_progress(driver))
     assert [record["key"] for record in Journal.read(node / "journal")[1]] == ["a", "b"]
     assert list(sender.new_answers()) == []
     with Journal.open(node / "journal", {}) as journal:
@@ -56,6 +61,8 @@ def test_next_node_gets_the_complete_lines_and_sends_only_what_is_new(tmp_path, 
     for part in sent:
         write_part(driver, part)
     assert [record["key"] for record in Journal.read(driver / "journal")[1]] == ["a", "b", "c"]
+    (driver / "record.json").write_text("{}")
+    assert FilePart("record.json", 0, b"{}") in read_progress(driver)
 
 
 def test_part_replaces_what_the_file_had_from_its_offset_on(tmp_path):

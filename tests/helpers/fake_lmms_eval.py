@@ -38,7 +38,7 @@ def main(arguments):
         sys.exit(3)
     answers = answer(Path(model["journal"]), given, model, working)
     if given["--tasks"] in os.environ.get("FAILING", "").split():
-        print("Error during evaluation: the scorer has no memory")
+        print("\x1b[31m\x1b[1mError during evaluation: the scorer\x1b[0m has no memory")
         return
     write(Path(given["--output_path"]) / model["pretrained"], answers)
     note(working / "ends", setting)

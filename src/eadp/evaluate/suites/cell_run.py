@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -17,6 +19,7 @@ from eadp.evaluate.suites import harness
 from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.suite import Benchmark
 from eadp.utils.die_with_parent import die_with_parent
+from eadp.utils.files import replace_file
 
 POLL_SECONDS = 0.5
 """How often the progress of a harness is checked."""
@@ -24,12 +27,18 @@ TERMINATION_SECONDS = 10
 """How long a terminated harness may take to end before it is killed. torchrun ends its ranks in this time."""
 RELEASE_SECONDS = 60
 """How long to wait until the processes of a killed run have released the cell's journal."""
+RECORD = "record.json"
+"""The file in the folder of a cell that has its record. It is written when everything else is there."""
+COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*m")
+"""What loggers write to a terminal to change its colour."""
 DESCRIPTIVE_FIELDS = ("only_named", "split", "measure", "size", "needs", "remark")
 """Fields of a benchmark that do not affect its value."""
 
 
 def run_cell(cell: Cell, python: str) -> Generator[int, None, Record]:
     """Run a cell to its end. The harness continues with the answers in the cell's journal.
+
+    A cell that has ended before, but whose runner died before it recorded that, is not run again.
 
     Args:
         cell: The cell.
@@ -46,10 +55,13 @@ def run_cell(cell: Cell, python: str) -> Generator[int, None, Record]:
     """
     command = harness.build_command(cell, python)
     _wait_for_release(cell.journal)
+    if (record := _read_record(cell)) is not None:
+        return record
     earlier_results = harness.list_results(cell)
     yield from _run_harness(cell, command)
     record = _build_record(cell, earlier_results)
     _save_scores(cell)
+    replace_file(cell.folder / RECORD, json.dumps(record, indent=1) + "\n")
     return record
 
 
@@ -169,6 +181,13 @@ def _check_success(cell: Cell, earlier_results: harness.ResultFiles) -> None:
             )
 
 
+def _read_record(cell: Cell) -> Record | None:
+    """Read the record of a cell that has ended with the same benchmark."""
+    path = cell.folder / RECORD
+    record = json.loads(path.read_text("utf-8")) if path.exists() else None
+    return record if record is not None and record["benchmark"] == define_measurement(cell.benchmark) else None
+
+
 def _save_scores(cell: Cell) -> None:
     """Save the score of each sample in the cell's folder, for `eadp compare`."""
     settings = {"model": cell.model, "benchmark": cell.benchmark.name, **cell.settings()}
@@ -184,6 +203,7 @@ def _log_of(cell: Cell) -> Path:
 
 
 def _read_last_lines(log: Path) -> str:
-    """Return the end of a log. It takes several lines because one message is often broken into several."""
-    lines = [line.strip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
+    """Return the end of a log without colours: several lines, because one message is often broken into several."""
+    text = COLOUR_CODE.sub("", log.read_text("utf-8", errors="replace"))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ".join(lines[-3:])[-300:] or "nothing"

@@ -30,7 +30,7 @@ from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.plan import SuitePlan
 from eadp.evaluate.suites.runner import CellExecutor, CellOutcome, ProgressCallback
 from eadp.evaluate.suites.suite import HarnessName
-from eadp.evaluate.suites.transfer import FilePart, FolderSender, read_answers, write_part
+from eadp.evaluate.suites.transfer import FilePart, FolderSender, read_progress, write_part
 from eadp.utils.files import replace_file
 
 WAIT_SECONDS = 0.5
@@ -196,7 +196,7 @@ class RayRunner:
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, num_returns="streaming")(_run_on_node)
 
         def start(cell: Cell) -> Any:
-            return task.remote(job, cell, read_answers(cell.folder))
+            return task.remote(job, cell, read_progress(cell.folder))
 
         attempts = Counter(cell.key for cell in cells)
         running = {start(cell): cell for cell in cells}
@@ -226,15 +226,15 @@ class RayRunner:
                     yield CellOutcome(cell, report.record, report.failure, report.host, attempts[cell.key])
 
 
-def _run_on_node(job: NodeJob, cell: Cell, answers: Sequence[FilePart]) -> Iterator[NodeReport]:
-    """The task: run a cell on this node, with the answers that the driver has, and report to the driver."""
+def _run_on_node(job: NodeJob, cell: Cell, progress: Sequence[FilePart]) -> Iterator[NodeReport]:
+    """The task: run a cell on this node, from where the driver knows it to be, and report to the driver."""
     host, count = str(_this_node()["NodeName"]), 0
     with ExitStack() as stack:
         root, sender = job.out, None
         if not _sees_results(job):
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eadp-")))
             cell = replace(cell, folder=root / cell.folder.relative_to(job.out))
-            sender = FolderSender(cell.folder, answers)
+            sender = FolderSender(cell.folder, progress)
         try:
             python = _check_node(job, [cell.benchmark.harness])[cell.benchmark.harness]
             run = stack.enter_context(closing(run_cell(cell, python)))

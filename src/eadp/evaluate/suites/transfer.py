@@ -1,4 +1,4 @@
-"""Sends the folder of a cell from a node to the driver, and its answers back to the next node, as parts of files."""
+"""Sends the folder of a cell from a node to the driver, and its progress to the next node, as parts of files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eadp.evaluate.journal import MANIFEST
+from eadp.evaluate.suites.cell_run import RECORD
 from eadp.utils.files import replace_file
 
 PART_BYTES = 4 * 2**20
@@ -31,10 +32,13 @@ class FilePart:
     data: bytes
 
 
-def read_answers(folder: Path) -> list[FilePart]:
-    """Read the journal of answers of a cell's folder. Incomplete lines are left out."""
+def read_progress(folder: Path) -> list[FilePart]:
+    """Read what the next node has to know of a cell's folder: its answers, and its record if it has ended.
+
+    Incomplete lines are left out.
+    """
     sender = FolderSender(folder, [])
-    return list(sender.new_answers())
+    return [*sender.new_answers(), *sender.record()]
 
 
 def write_part(folder: Path, part: FilePart) -> None:
@@ -80,11 +84,18 @@ class FolderSender:
             if complete:
                 yield from self._read(path, start, start + complete)
 
+    def record(self) -> Iterator[FilePart]:
+        """Yield the record of the cell, if it has ended."""
+        path = self.folder / RECORD
+        if path.exists():
+            yield from self._read(path, 0, path.stat().st_size)
+
     def everything_else(self) -> Iterator[FilePart]:
-        """Yield all files except the answers. The harness has ended, so they no longer change."""
+        """Yield all files except the answers, the record last. The harness has ended, so they no longer change."""
         for path in sorted(self.folder.rglob("*")):
-            if path.is_file() and not path.is_symlink() and not path.match(ANSWERS):
+            if path.is_file() and not path.is_symlink() and not path.match(ANSWERS) and path.name != RECORD:
                 yield from self._read(path, 0, path.stat().st_size)
+        yield from self.record()
 
     def _read(self, path: Path, start: int, end: int) -> Iterator[FilePart]:
         with open(path, "rb") as file:
