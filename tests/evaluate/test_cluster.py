@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, fake_lmms_eval
 from helpers.command import run
-from helpers.suite import arguments, count, lines, lives, output_of, wait_until_dead, write_suite
+from helpers.suite import arguments, count, lines, output_of, wait_until_dead, write_suite
 from ray.cluster_utils import Cluster
 
 from eadp.evaluate.journal import Journal
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 CELLS = 10
 HEAD, FIRST, SECOND, THIRD = (f"127.0.0.{number}" for number in (2, 3, 4, 5))
-PACE = 0.2
+PACE = 0.3
 
 
 class Nodes:
@@ -129,18 +129,30 @@ def setting_of(pid):
 
 
 def harnesses_midway(working):
-    """Return the processes of the two running harnesses, if both have answered some, but few samples."""
-    try:
-        settings = {pid: setting_of(pid) for pid in map(int, lines(working, "pids")) if lives(pid)}
-    except (FileNotFoundError, ProcessLookupError, ValueError):  # one has just ended
-        return []
+    """Return the running harnesses by whether they have answered some, but few samples of their first task."""
     answered = Counter(line.rpartition("/")[0] for line in lines(working, "answered"))
-    few = all(1 <= answered[setting] <= fake_lmms_eval.SAMPLES // 2 for setting in settings.values())
-    return list(settings) if len(settings) == 2 and few else []
+    found = {True: [], False: []}
+    for pid in map(int, lines(working, "pids")):
+        try:
+            few = 1 <= answered[setting_of(pid)] <= fake_lmms_eval.SAMPLES // 2
+        except (FileNotFoundError, ProcessLookupError, ValueError):  # it has ended
+            continue
+        found[few].append(pid)
+    return found
 
 
 def records_of(working, out="out"):
     return {each["key"]: each for each in Journal.read(working / out)[1]}
+
+
+def answers_in(out):
+    """Return the answers in all journals of a folder, written as the fake harness logs them."""
+    found = set()
+    for path in out.glob("*/*/journal/samples.jsonl"):
+        method, _, keep = path.parents[2].name.replace("all_tokens", "none").partition("_keep=")
+        complete = path.read_text().rpartition("\n")[0].splitlines()
+        found |= {f"{method} {keep} {json.loads(line)['key']}" for line in complete}
+    return found
 
 
 def assert_everything_ran_once(working, out="out"):
@@ -169,16 +181,23 @@ def test_cluster_gives_the_table_of_one_machine(nodes, whole_table, tmp_path):
 def test_killed_workers_nodes_and_drivers_lose_nothing(nodes, whole_table, tmp_path):
     working = write_suite(tmp_path)
     command = on_cluster(nodes, working)
+
+    def on_second(pid):
+        return nodes.name_of(parent_of(parent_of(pid))) == SECOND
+
+    def all_midway():
+        found = harnesses_midway(working)
+        return found[True] and not found[False]
+
     with start(command) as driver:
-        kill_worker_of(wait_for(lambda: harnesses_midway(working), driver)[0])
-        wait_for(lambda: count(working, "ends") > 1 and harnesses_midway(working), driver)
+        kill_worker_of(wait_for(lambda: harnesses_midway(working)[True], driver)[0])
+        wait_for(lambda: count(working, "ends") > 1 and all_midway(), driver)
         driver.send_signal(signal.SIGKILL)
     wait_until_dead(working)
     interrupted = records_of(working)
     assert len(interrupted) < CELLS
     with start(command) as driver:
-        midway = wait_for(lambda: harnesses_midway(working), driver)
-        kill_node_of(next(pid for pid in midway if nodes.name_of(parent_of(parent_of(pid))) == SECOND))
+        kill_node_of(wait_for(lambda: [pid for pid in harnesses_midway(working)[True] if on_second(pid)], driver)[0])
         nodes.add(THIRD)
         output = driver.communicate(timeout=300)[0]
         assert driver.returncode == 0, output
@@ -197,21 +216,18 @@ def test_nodes_that_do_not_see_the_folder_send_the_results(nodes, whole_table, t
     folder.mkdir()
     unshared = on_cluster(nodes, working, "--out", "/proc/self/cwd/out")
     with start(unshared, cwd=folder) as driver:
-        wait_for(lambda: list(folder.glob("out/*/*/journal/samples.jsonl")), driver)
-        wait_for(lambda: count(working, "answered") >= 15, driver)
-        received = {
-            json.loads(line)["key"] + str(path.parent)
-            for path in folder.glob("out/*/*/journal/samples.jsonl")
-            for line in path.read_text().splitlines()
-        }
-        kill_worker_of(int(lines(working, "pids")[-1]))
+        wait_for(lambda: count(working, "answered") >= 15 and harnesses_midway(working)[True], driver)
+        received = answers_in(folder / "out")
+        kill_worker_of(wait_for(lambda: harnesses_midway(working)[True], driver)[0])
         wait_for(lambda: count(working, "answered") >= 60, driver)
+        received |= answers_in(folder / "out")
         driver.send_signal(signal.SIGKILL)
     wait_until_dead(working)
     with start(unshared, cwd=folder) as driver:
         output = driver.communicate(timeout=300)[0]
         assert driver.returncode == 0, output
-    assert received
+    assert len(received) > 15
+    assert {Counter(lines(working, "answered"))[answer] for answer in received} == {1}
     assert (folder / "out" / "table.md").read_text() == whole_table
     records = records_of(folder)
     assert len(records) == CELLS
@@ -258,6 +274,7 @@ def test_setup_of_nodes_is_checked_before_anything_runs(nodes, tmp_path):
         (("--gpus-per-task", "1.5"), "a share of one GPU or a whole number, got 1.5"),
         (("--ray", "ray://127.0.0.1:10001"), "run the command on a node of the cluster"),
         (("--ray", "127.0.0.1:1"), "there is no Ray cluster at '127.0.0.1:1'"),
+        (("--ray", "127.0.0.1:port"), "there is no Ray cluster at '127.0.0.1:port'"),
     ):
         result = run(*on_cluster(nodes, working, *more))
         assert result.exit_code == 2, result.output

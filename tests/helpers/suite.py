@@ -53,7 +53,7 @@ def count(working, name):
 def wait_until_dead(working, seconds=60):
     """Wait for all harnesses to die with their runner."""
     give_up = time.monotonic() + seconds
-    while living := [int(pid) for pid in lines(working, "pids") if lives(int(pid))]:
+    while living := [int(pid) for pid in lines(working, "pids") if _lives(int(pid))]:
         if time.monotonic() > give_up:
             for pid in living:
                 os.kill(pid, signal.SIGKILL)
@@ -61,7 +61,7 @@ def wait_until_dead(working, seconds=60):
         time.sleep(0.05)
 
 
-def lives(pid):
+def _lives(pid):
     """Return whether a process lives. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -8,6 +8,7 @@ its answers are sent to the driver as soon as they are known, and the other file
 from __future__ import annotations
 
 import math
+import socket
 import tempfile
 import uuid
 from collections import Counter
@@ -37,6 +38,8 @@ WAIT_SECONDS = 0.5
 """How long to wait for reports before the driver looks again."""
 RETRIES = 3
 """How often a cell is started again by default after its worker or its node died."""
+CONNECT_SECONDS = 20
+"""How long the head node may take to answer."""
 TOKEN_FILE = ".run"
 """A file in the folder of results by which a node notices whether it sees that folder."""
 
@@ -104,8 +107,9 @@ def connect(address: str, gpus_per_task: float | None = None, retries: int = RET
             f"--ray takes HOST:PORT of the head node, not {address}: run the command on a node of the cluster"
         )
     try:
+        _check_port(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+    except (OSError, RuntimeError, ValueError, RayError) as error:
         raise ValueError(
             f"there is no Ray cluster at {address!r} ({_first_line(error)}): start one with `ray start --head`, join "
             "it from other machines with `ray start --address=HOST:PORT`, and run this command on one of them"
@@ -251,6 +255,13 @@ def _run_on_node(job: NodeJob, cell: Cell, progress: Sequence[FilePart]) -> Iter
         for part in chain(sender.new_answers(), sender.everything_else()) if sender else ():
             yield NodeReport(count, [part])
         yield last
+
+
+def _check_port(address: str) -> None:
+    """Raise an OSError or a ValueError unless something answers at HOST:PORT. Ray itself would try for many minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 def _check_nodes(job: NodeJob, harnesses: Sequence[HarnessName], gpus: float) -> None:
