@@ -178,7 +178,8 @@ class PruningModel(VllmBase):
             new = torch.cat([merge.merged_rows(sources[:, :width]), merge.mix(sources[:, width:])], dim=1)
             rows[merge.kept.to(rows.device)] = new
         kept = kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).nonzero().flatten()
-        rows = rows[kept.to(rows.device)]
+        is_moved = request.positions == "renumber" and chooser.moves_newlines(layout)
+        rows = rows[(layout.with_newlines_after_frames(kept) if is_moved else kept).to(rows.device)]
         if not method.keeps_deepstack:
             rows = torch.cat([rows[:, :width], torch.zeros_like(rows[:, width:])], dim=1)
         pruned = self.prepare_for_engine(encoded, kept, rows)
