@@ -12,7 +12,7 @@ HOSTS   := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo parity test test-fast test-hosts test-hosts-slice test-vllm test-vllm-slice test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
+.PHONY: pocket demo parity test test-fast test-ray test-hosts test-hosts-slice test-vllm test-vllm-slice test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -38,6 +38,9 @@ test-hosts: $(READY) ## Run lmms-eval and VLMEvalKit on the pocket model, each i
 		PYTHONPATH=$(CURDIR)/src:$(CURDIR)/hosts/shim OMP_NUM_THREADS=1 \
 		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host $(HOST_OPTIONS) || exit 1; \
 	done
+
+test-ray: $(READY) ## Test `eadp eval --ray` on a local Ray cluster whose workers, nodes and driver are killed (part of `make test`)
+	$(BIN)/python -m pytest tests/evaluate/test_cluster.py
 
 test-hosts-slice: HOST_OPTIONS := -m "not slow"
 test-hosts-slice: test-hosts
