@@ -12,7 +12,7 @@ HOSTS   := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo parity test test-fast test-ray test-hosts test-hosts-slice test-vllm test-vllm-slice test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
+.PHONY: pocket demo parity test test-fast test-ray test-ray-slice test-hosts test-hosts-slice test-vllm test-vllm-slice test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -39,8 +39,11 @@ test-hosts: $(READY) ## Run lmms-eval and VLMEvalKit on the pocket model, each i
 		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host $(HOST_OPTIONS) || exit 1; \
 	done
 
-test-ray: $(READY) ## Test `eadp eval --ray` on a local Ray cluster whose workers, nodes and driver are killed (part of `make test`)
-	$(BIN)/python -m pytest tests/evaluate/test_cluster.py
+test-ray: $(READY) ## Test `eadp eval --ray` on a local Ray cluster whose workers, nodes and driver are killed
+	$(BIN)/python -m pytest tests/cluster $(RAY_OPTIONS)
+
+test-ray-slice: RAY_OPTIONS := -k "one_machine or killed"
+test-ray-slice: test-ray
 
 test-hosts-slice: HOST_OPTIONS := -m "not slow"
 test-hosts-slice: test-hosts
@@ -62,7 +65,7 @@ test-floor: ## Test the core, families, attach and methods on the oldest declare
 test-floor-slice:
 	$(FLOOR) $(FLOOR_SLICE)
 
-test-all: test test-hosts test-vllm test-floor ## Run everything: the main tests, the harnesses, vLLM and the oldest versions
+test-all: test test-ray test-hosts test-vllm test-floor ## Run everything: the main tests, Ray, the harnesses, vLLM and the oldest versions
 
 lint: $(READY) ## Run ruff, mypy and the import contracts between the folders
 	$(BIN)/ruff check .

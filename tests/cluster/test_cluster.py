@@ -20,8 +20,6 @@ from ray.cluster_utils import Cluster
 from eadp.evaluate.journal import Journal
 from eadp.evaluate.suites import harness
 
-pytestmark = pytest.mark.slow
-
 CELLS = 10
 HEAD, FIRST, SECOND, THIRD = (f"127.0.0.{number}" for number in (2, 3, 4, 5))
 PACE = 0.3
