@@ -211,7 +211,7 @@ def test_the_pocket_model_on_its_own_samples(pair: Pair) -> None:
     pair.check(*queries)
 
 
-with_clips = pytest.mark.parametrize("pair", ["llava_onevision", LLAVA_VIDEO], indirect=True)
+with_clips = pytest.mark.parametrize("pair", ["llava_onevision", LLAVA_VIDEO, "qwen2_5_vl", "qwen3_vl"], indirect=True)
 
 
 @with_clips
