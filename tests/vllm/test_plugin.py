@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import entry_points
 
 import pytest
+from helpers.deployments import command_lines
 from vllm.model_executor.models import ModelRegistry
 
 from eadp.serve import ARCHITECTURES, compat, register, versions
@@ -53,3 +54,16 @@ def test_ray_hands_the_folder_of_the_metrics_on_to_its_workers(monkeypatch: pyte
     assert METRICS_FOLDER_VARIABLE not in get_env_vars_to_copy()
     monkeypatch.setenv(RAY_VARIABLES, METRICS_FOLDER_VARIABLE)
     assert METRICS_FOLDER_VARIABLE in get_env_vars_to_copy()
+
+
+@pytest.mark.parametrize("name", command_lines())
+def test_vllm_knows_the_options_of_the_container_files(name: str) -> None:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    _, *options = command_lines()[name]
+    own = {"--keep", "--set"}
+    pairs = [pair for pair in zip(options[::2], options[1::2], strict=True) if pair[0] not in own]
+    parsed = make_arg_parser(FlexibleArgumentParser()).parse_args([word for pair in pairs for word in pair])
+    assert parsed.allowed_media_domains == ["media.invalid"]
+    assert parsed.port == 8000
