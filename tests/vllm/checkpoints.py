@@ -58,9 +58,13 @@ def _create(family: str, folder: Path) -> Path:
 
 
 def _processor(family: str) -> Any:
-    if family in tiny_processors.VIDEO:
-        return tiny_processors.clip_processor(family)
-    return tiny_processors.processor(family)
+    if family not in tiny_processors.VIDEO:
+        return tiny_processors.processor(family)
+    processor = tiny_processors.clip_processor(family)
+    # vLLM normalizes the pixels of images and clips with the same values, as real checkpoints have them.
+    for name in ("image_mean", "image_std"):
+        setattr(processor.video_processor, name, getattr(processor.image_processor, name))
+    return processor
 
 
 def _siglip(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from checkpoints import folder_of
-from engines import Engine, Query, Transformers, random_image, random_question
+from engines import ANSWER_LENGTH, Engine, Query, Transformers, random_image, random_question
 
 from eadp.core import kernels
 
@@ -72,6 +72,32 @@ def test_the_profiling_run_has_the_largest_images_and_the_longest_question(
     assert profile.visual_tokens >= budget.mm_max_toks_per_item["image"] * 0.9
     assert profile.encoded == budget.mm_max_items_per_batch["image"]
     assert taken == [CACHE_MIB << 20]
+
+
+FAILURES = [RuntimeError("out of memory"), MemoryError(), AssertionError(), KeyError("x")]
+
+
+@pytest.mark.parametrize(("seed", "error"), enumerate(FAILURES, start=60), ids=lambda value: type(value).__name__)
+def test_a_failure_inside_the_selection_is_counted_and_the_request_answered(
+    in_process: tuple[Engine, Transformers], monkeypatch: pytest.MonkeyPatch, seed: int, error: Exception
+) -> None:
+    engine, reference = in_process
+    model, counted = runner_of(engine).model, []
+
+    def fail(*args: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(model, "_keep_rows", fail)
+    monkeypatch.setattr(model.eadp_metrics, "record_failure", lambda: counted.append(1))
+    query = Query((random_image(seed, 96, 56),), (random_question(2),), {"keep": 0.3})
+    prompt = reference.prompt(query)
+    (found,) = engine.answers([prompt], [query])
+    assert len(found.outputs[0].token_ids) == ANSWER_LENGTH
+    assert counted == [1]
+    monkeypatch.undo()
+    other = Query((random_image(50, 96, 56),), (random_question(3),))
+    (found,) = engine.answers([reference.prompt(other)], [other])
+    assert list(found.outputs[0].token_ids) == reference.answer(other, {"keep": 0.25})[0]
 
 
 def test_a_server_whose_method_fails_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from eadp.serve.compat import (
     get_pp_group,
     group_and_batch_mm_kwargs,
 )
-from eadp.serve.plugin import ARCHITECTURES, MROPE_FAMILIES
 
 WARM_UP_SIDE = 224
 """The width and height of the image of the warm-up, in pixels."""
@@ -29,9 +28,8 @@ class PruningCPUWorker(CPUWorker):
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)
-        architectures = [ARCHITECTURES[family] for family in MROPE_FAMILIES]
-        if type(self.get_model()).__name__ in architectures:
-            self.model_runner.is_multimodal_pruning_enabled = True
+        enabled = self.model_config.multimodal_config.is_multimodal_pruning_enabled()
+        self.model_runner.is_multimodal_pruning_enabled = enabled
 
     def determine_available_memory(self) -> int:
         if get_pp_group().is_first_rank:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from eadp.methods import Uniform
 from eadp.models.guides import EmbeddingGuide
 from eadp.runtime.choose import Chooser, kept_slots
 from eadp.serve.compat import cached_tokenizer_from_config, init_logger
@@ -248,9 +247,8 @@ class PruningModel(VllmBase):
                 "%s failed on an image or clip; evenly spread tokens are kept instead", request.method.name
             )
             self.eadp_metrics.record_failure()
-            newlines = len(layout.newline_slots) if request.newlines == "all" else 0
-            even = replace(request, method=Uniform(keep=expected - newlines))
-            kept, rows = self._keep_rows(encoded, even, expected)
+            kept = torch.arange(expected) * layout.length // expected
+            rows = encoded.rows[kept.to(encoded.rows.device)]
         pruned = self.prepare_for_engine(encoded, kept, rows)
         self.eadp_metrics.record_pruning(total, int(torch.isin(layout.slots, kept).sum()), time.perf_counter() - start)
         return pruned
