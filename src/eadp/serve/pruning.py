@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from eadp.core.warmup import warm_up
 from eadp.models.guides import EmbeddingGuide
 from eadp.runtime.choose import Chooser, kept_slots
 from eadp.serve.compat import cached_tokenizer_from_config, init_logger
@@ -167,14 +168,21 @@ class PruningModel(VllmBase):
         """
         request = self.eadp_settings.build_request(None)
         layers = self.eadp_settings.attention_layers(request.method)
-        # vLLM repeats one item, so the cache would encode it only once.
-        numbered = {(number.to_bytes(8, "big"), layers, request.outputs): item for number, item in enumerate(items)}
+        # vLLM repeats one blank item. The cache would encode it only once, and nothing is computed to select from it.
+        numbered = {
+            (number.to_bytes(8, "big"), layers, request.outputs): _with_noise(item, number)
+            for number, item in enumerate(items)
+        }
         features = [
             encoded
             for batch in self._batches(numbered)
             for encoded in self.encode_items([numbered[key] for key in batch], layers, request.outputs)
         ]
-        self.eadp_features.reserve(features[0].rows.device)
+        device = features[0].rows.device
+        self.eadp_features.reserve(device)
+        if device.type == "cpu":
+            # Images with another number of crops run other loops than the one below.
+            warm_up()
         total = len(features[0].image)
         if request.keeps_all(total) and request.method.takes_budget:
             request = replace(request, method=replace(request.method, keep=max(1, total // 2)))
@@ -289,3 +297,15 @@ class PruningModel(VllmBase):
         if not method.keeps_deepstack:
             rows = torch.cat([rows[:, :width], torch.zeros_like(rows[:, width:])], dim=1)
         return kept, rows
+
+
+def _with_noise(item: Item, seed: int) -> Item:
+    """Return an image or clip with random pixels in place of its own."""
+    return {name: _noise_like(each, seed) if name.startswith("pixel_values") else each for name, each in item.items()}
+
+
+def _noise_like(pixels: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator(pixels.device).manual_seed(seed)
+    if pixels.is_floating_point():
+        return torch.empty_like(pixels).normal_(generator=generator)
+    return torch.empty_like(pixels).random_(0, 256, generator=generator)
