@@ -446,7 +446,9 @@ def relevance(
             for what, values in given:
                 unit_rows(values, what)
         if covers_evenly:
-            notes.append("the text does not tell the tokens apart: they are covered evenly")
+            some = scoring.normalised_over == "block" and len(layout) > 1
+            where, what = ("of some blocks ", "those blocks") if some else ("", "they")
+            notes.append(f"the text does not tell the tokens {where}apart: {what} are covered evenly")
     no_words = visual.new_empty(0, len(layout))
     return Relevance(
         similarity=similarity,

@@ -7,8 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 
-from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, dpp_by_quota, split_evenly
+from eadp.core import OrderedPicks, Selection, TextGuide, TextLayout, VisualTokens, dpp_by_quota, split_evenly
 from eadp.core.relevance import min_max
+from eadp.methods._blank import ALIKE, even_tokens, one_represents_all
 from eadp.methods._pooled_text import pooled_similarity
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
@@ -31,7 +32,8 @@ class CDPruner(BeforeMethod):
     taken over all crops together, with 1e-6 added to the numerator. Frames have a min-max each, as in EADP's
     repository.
 
-    Departures: `scope="image"` and `theta`.
+    Departures: `scope="image"` and `theta`. If the question is empty or does not tell the tokens apart, diversity alone
+    selects; if all tokens are alike, those on an even grid stay. The notes of the selection say so.
 
     Attributes:
         scope: "block": each crop or frame has the same share of the budget (release). "image": all tokens of the image
@@ -53,7 +55,8 @@ class CDPruner(BeforeMethod):
         return "slots"
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        similarity = pooled_similarity(self.name, tokens, text, cosine=True)
+        found = pooled_similarity(self.name, tokens, text, cosine=True)
+        similarity, notes = found.values, found.notes("diversity alone selects")
         image, budget = slice(0, len(tokens)), self.count_to_keep(len(tokens))
         blocks, quotas = tokens.blocks, split_evenly(tokens.grids, budget)
         if self.scope == "image":
@@ -67,6 +70,8 @@ class CDPruner(BeforeMethod):
         if self.theta is not None:
             weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)
         picks = dpp_by_quota(tokens.features, weights, blocks, quotas)
+        if found.is_constant and one_represents_all(picks.gains, len(blocks)):
+            picks, notes = OrderedPicks(even_tokens(tokens, budget), picks.gains), (*notes, ALIKE)
         indices = picks.indices.sort().values
         return Selection(
             indices,
@@ -76,4 +81,5 @@ class CDPruner(BeforeMethod):
             gains=picks.gains,
             quotas=tokens.quotas(indices),
             scores=relevance,
+            notes=notes,
         )

@@ -26,6 +26,7 @@ from eadp.core import (
     allocate,
     checks,
     dpp_by_quota,
+    even_cells,
     facility_location_by_coverage,
     facility_location_by_quota,
     facility_location_over_time,
@@ -38,10 +39,10 @@ from eadp.core.backends import BACKENDS
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
 from eadp.core.relevance import NORMALISED_OVER, WORD_COUNTS
 from eadp.core.smoothing import check_smoothing, guess_grids
+from eadp.methods._blank import ALIKE, even_tokens, one_represents_all
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import OneOf, Range
-from eadp.methods.uniform import Uniform
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -290,12 +291,11 @@ class EADP(BeforeMethod):
             else:
                 picks = _SELECTORS[self.selection](rows, weights, blocks, quotas)
         notes = relevant.notes
-        if covered is not None and _is_blank(relevant, covered, len(blocks)):
-            even = Uniform(keep=len(covered.indices)).select(tokens).indices.to(rows.device)
-            picks, notes = (
-                OrderedPicks(even, covered.gains),
-                (*notes, "all tokens are alike: those on an even grid stay"),
-            )
+        if relevant.is_constant is not None and bool(relevant.is_constant):
+            if self.selection == "topk":
+                picks = OrderedPicks(self._spread_equals(tokens, relevant.score, picks.indices), picks.gains)
+            elif one_represents_all(picks.gains, len(blocks)):
+                picks, notes = OrderedPicks(even_tokens(tokens, len(picks.indices)), picks.gains), (*notes, ALIKE)
         indices = picks.indices.sort().values
         return Selection(
             indices=indices,
@@ -341,17 +341,24 @@ class EADP(BeforeMethod):
             parts.append(smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block])
         return torch.cat(parts)
 
+    def _spread_equals(self, tokens: VisualTokens, score: Tensor, picked: Tensor) -> Tensor:
+        """Return as many tokens of each block as were picked there, on an even grid where all have the same score."""
+        if self.scope == "pool":
+            return even_tokens(tokens, len(picked))
+        spread = []
+        for block, grid in zip(tokens.blocks, tokens.grids, strict=True):
+            here = picked[(picked >= block.start) & (picked < block.stop)]
+            # A constant map is normalised to 1 everywhere; in any other, the lowest score is less.
+            if len(here) and bool((score[block] == 1).all()):
+                here = (even_cells(grid, len(here))[1] + block.start).to(here)
+            spread.append(here)
+        return torch.cat(spread)
+
     def _quotas(self, tokens: VisualTokens, weights: Tensor, budget: int) -> list[int]:
         if self.scope == "pool":
             return [budget]
         maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
         return allocate(maps, budget, self.allocation, self.rounding, tokens.layout)
-
-
-def _is_blank(relevant: Relevance, covered: FacilityLocationResult, blocks: int) -> bool:
-    """Return whether neither text nor features tell tokens apart: one of each block represents the whole block."""
-    is_constant = relevant.is_constant is not None and bool(relevant.is_constant)
-    return is_constant and int((covered.gains > 0).sum()) <= blocks < len(covered.gains)
 
 
 def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:

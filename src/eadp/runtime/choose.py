@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,7 @@ from eadp.methods import BeforeMethod
 from eadp.methods.base import Newlines
 from eadp.models.layout import ImageLayout
 from eadp.models.vision_call import EncodedImage, TowerRows
-from eadp.runtime.merge import Merge
+from eadp.runtime.merge import Merge, Move
 from eadp.runtime.vision import (
     DownsampledBlocks,
     VisionSide,
@@ -41,11 +41,13 @@ class Choice:
         keep: B×L, false for the columns that are dropped.
         merges: The merged rows.
         selections: One per image.
+        moves: Newlines that follow the tokens of their frame, where all tokens are renumbered.
     """
 
     keep: Tensor
     merges: list[Merge]
     selections: list[Selection]
+    moves: list[Move] = field(default_factory=list)
 
     @property
     def changes_nothing(self) -> bool:
@@ -57,7 +59,8 @@ class Choice:
         if times == 1:
             return self
         merges = [replace(merge, row=merge.row * times + beam) for merge in self.merges for beam in range(times)]
-        return replace(self, keep=self.keep.repeat_interleave(times, dim=0), merges=merges)
+        moves = [replace(move, row=move.row * times + beam) for move in self.moves for beam in range(times)]
+        return replace(self, keep=self.keep.repeat_interleave(times, dim=0), merges=merges, moves=moves)
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ class Chooser:
             embeddings: B×L×d, as the language model would receive them, before beams.
         """
         keep = torch.ones(embeddings.shape[:2], dtype=torch.bool)
-        merges, selections = [], []
+        merges, selections, moves = [], [], []
         texts: dict[int, TextGuide | None] = {}
         for group in self.group_by_budget(context.images):
             row = group[0].row
@@ -153,8 +156,16 @@ class Chooser:
                 newlines_kept: Newlines = "all" if is_whole else self.newlines
                 kept = kept_slots(placed.layout, part.indices.cpu(), newlines_kept, part.newlines)
                 keep[row, placed.columns] = kept
+                if not is_whole and self.moves_newlines(placed.layout):
+                    slots = placed.layout.with_newlines_after_frames(kept.nonzero().flatten())
+                    moves.append(Move(row, placed.columns[slots]))
                 selections.append(replace(part, newlines=int(kept[placed.layout.newline_slots].sum())))
-        return Choice(keep, merges, selections)
+        return Choice(keep, merges, selections, moves)
+
+    def moves_newlines(self, layout: ImageLayout) -> bool:
+        """Whether the newlines of a clip's frames follow the frames' kept tokens."""
+        is_all = self.newlines == "all" and bool(len(layout.newline_slots))
+        return self.method.newlines_after_frames and layout.is_clip and is_all
 
     def encode_question(self, question: str) -> TextGuide | None:
         """Encode a question as the method's release gives it to the text encoder; None without a guide."""

@@ -293,7 +293,8 @@ class PruningModel(VllmBase):
             # The channels after the first d (DeepStack) get the same weighted sums, without the projector.
             new = torch.cat([merge.merged_rows(sources[:, :width]), merge.mix(sources[:, width:])], dim=1)
             rows[merge.kept.to(rows.device)] = new
-        rows = rows[kept.to(rows.device)]
+        is_moved = request.positions == "renumber" and chooser.moves_newlines(layout)
+        rows = rows[(layout.with_newlines_after_frames(kept) if is_moved else kept).to(rows.device)]
         if not method.keeps_deepstack:
             rows = torch.cat([rows[:, :width], torch.zeros_like(rows[:, width:])], dim=1)
         return kept, rows

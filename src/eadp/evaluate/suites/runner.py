@@ -11,7 +11,7 @@ from statistics import fmean
 
 from eadp.evaluate.compare import percent_scale
 from eadp.evaluate.journal import Journal, Record
-from eadp.evaluate.loyalty import hard_samples, loyalty
+from eadp.evaluate.loyalty import loyalty, mean_on_hard
 from eadp.evaluate.suites import harness
 from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.plan import SuitePlan
@@ -65,8 +65,8 @@ class SuiteResult:
             None if there are no such samples, or the harness does not record scores per sample.
         """
         ours, theirs = (self._scores(each, benchmark) for each in (spec, downsampled))
-        hard = [ours[sample] for sample in hard_samples(theirs) if sample in ours]
-        return (percent_scale(ours.values()) * fmean(hard), len(hard)) if hard else None
+        found = mean_on_hard(ours, theirs)
+        return None if found is None else (percent_scale(ours.values()) * found[0], found[1])
 
     def _answers(self, spec: MethodSpec, benchmarks: Sequence[Benchmark]) -> dict[tuple[str, str], str]:
         """The answer to each sample of the cells that succeeded."""
