@@ -5,7 +5,7 @@ always import it, but use only its transforms. So if the import fails, the two o
 declared, without an implementation.
 
 Triton: vLLM uses its Model Runner V2 only if Triton has an active driver. With VLLM_USE_V2_MODEL_RUNNER=1 and
-TRITON_INTERPRET=1, a driver of the CPU is declared. Triton's interpreter then runs the kernels; the driver does nothing.
+TRITON_INTERPRET=1, a driver of the CPU is declared. It does nothing: Triton's interpreter runs the kernels.
 
 Python imports this file at startup if its folder is on PYTHONPATH, also in the processes that a host starts. It loads
 nothing before one of the packages is imported.
