@@ -78,8 +78,12 @@ class SpanLayout:
 
     @property
     def extent(self) -> int:
-        """How many positions the span takes: the text after it starts so much later than the span."""
-        return int(self.coordinates.max()) + 1 if self.coordinates.numel() else 0
+        """How many positions the span takes: the text after it starts so much later than the span.
+
+        The times of a clip without text between its frames do not count, as in transformers and in vLLM's own video
+        pruning. In unpruned clips, vLLM counts them.
+        """
+        return int(self.coordinates[1:].max()) + 1 if self.coordinates.numel() else 0
 
     @property
     def is_visual(self) -> Tensor:
