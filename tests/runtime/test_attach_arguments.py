@@ -132,6 +132,8 @@ def merged(family: str) -> tuple[Any, dict[str, Any], torch.Tensor]:
     pixels = inputs.pop("pixel_values")
     features = model.base_model.get_image_features(pixels, **settings, return_dict=True).pooler_output
     embeddings[ids == model.config.image_token_id] = torch.cat(list(features))
+    # Without ids, Qwen's models reuse the offsets of the prompt before, which may have been a larger batch.
+    model.base_model.rope_deltas = None
     return model, inputs, embeddings
 
 
