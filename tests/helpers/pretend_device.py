@@ -7,27 +7,30 @@
 
 A launch is an operator of ATen that computes (views and allocations do not), or a Triton kernel, which then runs in
 Triton's interpreter. A wait is a read of a value by the host: `item`, `tolist`, `bool`, a copy to the CPU, and whatever
-has a result whose size depends on the data (`nonzero`, a boolean mask as an index). A copy goes from the host to the
-device and makes nobody wait.
+has a result whose size depends on the data (`nonzero`, a boolean mask as an index). Before the first launch there is
+nothing to wait for, so such a read is counted apart. A copy goes from the host to the device and makes nobody wait.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 import eadp
+
+Module = TypeVar("Module", bound=nn.Module)
 
 DEVICE = torch.device("cuda:0")
 PACKAGE = str(Path(eadp.__file__).parent)
@@ -49,15 +52,23 @@ WAITING = {
 
 @dataclass
 class Counts:
-    """What happened on the device, by the line of eadp that caused it ("core/block_cover.py:42")."""
+    """What happened on the device, by the line of eadp that caused it ("core/block_cover.py:42").
+
+    Attributes:
+        launches: Launches of kernels.
+        waits: Reads of values while something is queued.
+        reads: Reads before the first launch.
+        copies: Copies from the host.
+    """
 
     launches: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
+    reads: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
 
     def describe(self) -> str:
         """Return all lines with their counts, for the message of a failed test."""
-        kinds = {"launches": self.launches, "waits": self.waits, "copies": self.copies}
+        kinds = {"launches": self.launches, "waits": self.waits, "reads": self.reads, "copies": self.copies}
         return "\n".join(f"{name} {kind.total()}: {dict(kind.most_common())}" for name, kind in kinds.items())
 
 
@@ -66,6 +77,8 @@ _counts: Counts | None = None
 
 def _note(kind: str) -> None:
     if _counts is not None:
+        if kind == "waits" and not _counts.launches:
+            kind = "reads"
         getattr(_counts, kind)[_line()] += 1
 
 
@@ -172,6 +185,8 @@ _REPLACED: dict[Any, Callable[..., Any]] = {
     Tensor.__invert__: torch.bitwise_not,
     Tensor.contiguous: torch.ops.aten.contiguous,
     Tensor.copy_: torch.ops.aten.copy_,
+    Tensor.nonzero: torch.ops.aten.nonzero,
+    torch.nonzero: torch.ops.aten.nonzero,
     **{
         getattr(Tensor, name): _reads(name)
         for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
@@ -240,9 +255,20 @@ def on_device(value: Any) -> Any:
     return tree_map(_wrap, value)
 
 
-def read(value: Tensor) -> Tensor:
-    """Return a tensor's data on the CPU, without counting."""
-    return _held(value)
+def module_on_device(module: Module) -> Module:
+    """Return a copy of a module with its parameters and buffers on the pretend device."""
+    moved = copy.deepcopy(module)
+    for part in moved.modules():
+        for name, weight in part._parameters.items():
+            part._parameters[name] = None if weight is None else nn.Parameter(_wrap(weight.detach()), requires_grad=False)
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = _wrap(buffer)
+    return moved
+
+
+def read(value: Any) -> Any:
+    """Return the data of every tensor of a nested structure on the CPU, without counting."""
+    return tree_map(_held, value)
 
 
 @contextmanager

@@ -90,7 +90,9 @@ class PrefillPass:
         self.positions = positions
         self.newlines = newlines
         rows, length = inputs.embeddings.shape[:2]
-        self.layout = Compaction.identity(rows, length, inputs.valid, inputs.embeddings.device)
+        device = inputs.embeddings.device
+        valid = None if inputs.valid is None else inputs.valid.to(device)
+        self.layout = Compaction.identity(rows, length, valid, device)
         self.cuts: list[AppliedCut] = []
         self.attention_inputs: AttentionInputs | None = None
         self.notes: dict[int, tuple[str, ...]] = {}

@@ -19,11 +19,11 @@ from eadp.methods.inside import InsideMethod, scale_layers
 from eadp.models.adapter import FamilyAdapter
 from eadp.runtime.cache_map import pruned_cache_of
 from eadp.runtime.call import PrefillCall, present_call
-from eadp.runtime.choose import Choice
 from eadp.runtime.compact import Compaction
 from eadp.runtime.decoder import Decoder
 from eadp.runtime.forward_passes import PrefillPass
 from eadp.runtime.hooks import Hooks
+from eadp.runtime.kept_columns import Choice
 from eadp.runtime.merge import shorten_deepstack
 from eadp.runtime.prefill_inputs import PrefillInputs
 from eadp.runtime.probe import AttentionProbe, Report
@@ -143,9 +143,10 @@ def _remaining_tokens(
 ) -> list[RemainingTokens]:
     """The images' tokens that enter the first layer, by budget. depth: the number of layers."""
     fill = None if plan is None else plan.fill.cpu()
+    keep = choice.kept.keep.cpu()
     is_prompt = torch.ones(inputs.embeddings.shape[:2], dtype=torch.bool)
     if inputs.valid is not None:
-        is_prompt &= inputs.valid.cpu()
+        is_prompt &= inputs.valid
     if call.drafts:
         is_prompt[:, -call.drafts :] = False
     is_text, groups, selections = is_prompt.clone(), [], iter(choice.selections)
@@ -154,7 +155,7 @@ def _remaining_tokens(
         for placed in group:
             row = placed.row * context.beams
             columns = placed.columns if fill is None else fill[row, placed.columns]
-            left = choice.keep[row, placed.columns]
+            left = keep[row, placed.columns]
             is_text[row, columns[left]] = False
             groups[-1].append(RemainingImage(placed, row, columns, left, next(selections).indices.cpu()))
     return [_group(images, is_prompt[images[0].row], is_text[images[0].row], method, depth) for images in groups]

@@ -131,7 +131,13 @@ def shorten_deepstack(
     still_visual = plan.take_columns(is_visual)
     if plan.valid is not None:
         still_visual = still_visual & plan.valid.to(is_visual.device)
-    left = plan.take_columns(number)[still_visual]
+    left = plan.take_columns(number)
+    if plan.removed is None or left.device.type == "cpu":
+        left = left[still_visual]
+    else:
+        # The same without waiting for the device: all columns that were dropped were visual tokens.
+        visual_first = still_visual.flatten().to(torch.uint8).argsort(descending=True, stable=True)
+        left = left.flatten()[visual_first[: len(layers[0]) - plan.removed]]
     shortened = []
     for index, layer in enumerate(layers):
         if merges:

@@ -12,8 +12,8 @@ from eadp.core import Selection
 from eadp.methods import NoPruning
 from eadp.methods.base import Newlines
 from eadp.methods.inside import Cut
-from eadp.runtime.choose import kept_slots
 from eadp.runtime.decoder import Decoder
+from eadp.runtime.kept_columns import kept_slots
 from eadp.runtime.prefill_inputs import PrefillInputs
 from eadp.runtime.probe import AttentionInputs
 from eadp.runtime.vision_capture import PlacedImage

@@ -189,37 +189,50 @@ def token_attention(
         For each image, one entry per recorded layer.
     """
 
-    def by_image(rows: Tensor | None) -> list[Tensor] | list[None]:
-        if rows is None:
-            return [None] * len(layouts)
-        return geometry.tokens_from_cells(call, layouts, rows.flatten(2), arrange)
+    lengths = [len(layout) for layout in layouts]
+
+    def by_token(rows: Tensor) -> Tensor:
+        return geometry.join_tokens(call, layouts, rows.flatten(2), arrange)
+
+    def by_image(values: Tensor | None) -> Sequence[Tensor] | Sequence[None]:
+        return [None] * len(layouts) if values is None else values.split(lengths)
 
     attention: list[list[TowerAttention]] = [[] for _ in layouts]
     for layer in call.attention:
-        columns = (by_image(_as_column(each)) for each in (layer.cls, layer.received, layer.cls_full_width))
-        for image, layout, keys, cls, received, full in zip(
-            attention, layouts, by_image(layer.keys), *columns, strict=True
-        ):
+        cls_rows, full_rows, received_rows = (
+            None if each is None else by_token(each[..., None])[:, 0]
+            for each in (layer.cls, layer.cls_full_width, layer.received)
+        )
+        if received_rows is not None:
+            received_rows = received_rows / _per_token(lengths, received_rows)
+        columns = (by_image(each) for each in (by_token(layer.keys), cls_rows, received_rows, full_rows))
+        for image, keys, cls, received, full in zip(attention, *columns, strict=True):
             image.append(
                 TowerAttention(
                     layer.layer,
                     layer.depth,
                     cast(Tensor, keys).unflatten(1, layer.keys.shape[2:]),
-                    None if cls is None else cls[:, 0],
-                    None if received is None else received[:, 0] / len(layout),
-                    None if full is None else full[:, 0],
+                    cls,
+                    received,
+                    full,
                     geometry.model_type,
                 )
             )
     return attention
 
 
-def _as_column(rows: Tensor | None) -> Tensor | None:
-    return None if rows is None else rows[..., None]
+def _per_token(lengths: Sequence[int], like: Tensor) -> float | Tensor:
+    """The number of tokens of each token's image: one number if all images have as many, else one per token."""
+    if len(set(lengths)) == 1:
+        return lengths[0]
+    counts = torch.tensor(lengths)
+    return counts.repeat_interleave(counts).to(like)
 
 
-def join_attention(images: Sequence[EncodedImage]) -> list[TowerAttention]:
+def join_attention(images: Sequence[EncodedImage]) -> Sequence[TowerAttention]:
     """Join the attention of images that share a budget, as if they were one."""
+    if len(images) == 1:
+        return images[0].attention
     total = sum(map(len, images))
     joined = []
     for layers in zip(*(image.attention for image in images), strict=True):
@@ -243,6 +256,8 @@ def join_tower_rows(images: Sequence[EncodedImage]) -> TowerRows | None:
     towers = [image.tower_rows for image in images if image.tower_rows is not None]
     if not towers or len(towers) < len(images):
         return None
+    if len(towers) == 1:
+        return towers[0]
     classes = [tower.cls for tower in towers if tower.cls is not None]
     with torch.enable_grad():
         return TowerRows(torch.cat([tower.rows for tower in towers]), torch.cat(classes) if classes else None)
@@ -251,6 +266,8 @@ def join_tower_rows(images: Sequence[EncodedImage]) -> TowerRows | None:
 def join_per_token(parts: Sequence[Tensor | None]) -> Tensor | None:
     """Join what is known per token of images that share a budget; None unless it is known for all of them."""
     known = [part for part in parts if part is not None]
+    if len(parts) == 1:
+        return parts[0]
     return torch.cat(known) if known and len(known) == len(parts) else None
 
 

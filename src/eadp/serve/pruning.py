@@ -12,7 +12,8 @@ from torch import Tensor
 
 from eadp.methods import Uniform
 from eadp.models.guides import EmbeddingGuide
-from eadp.runtime.choose import Chooser, GroupSelection, kept_slots
+from eadp.runtime.choose import Budget, Chooser, GroupSelection
+from eadp.runtime.kept_columns import kept_slots
 from eadp.serve.compat import cached_tokenizer_from_config, init_logger
 from eadp.serve.features import EncodedFeatures, FeatureCache, FeatureKey
 from eadp.serve.metrics import Metrics
@@ -198,10 +199,12 @@ class PruningModel(VllmBase):
             expected: The number of placeholders that the prompt has for this image or clip.
         """
         try:
-            text, layout = chooser.encode_question(question), encoded.image.layout
+            layout, device = encoded.image.layout, encoded.features.device
+            text = None if chooser.guide is None else chooser.encode_question(question, device)
             newlines = encoded.rows[layout.newline_slots.to(encoded.rows.device), : encoded.width]
-            chosen = chooser.select([encoded.image], encoded.features, text, newlines)
+            chosen = chooser.select(Budget([encoded.image], encoded.features, text, newlines))
             selection = chosen.selection
+            selection.check()
             found = int(kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).sum())
             if found != expected:
                 raise ValueError(f"{selection.method} kept {found} tokens, but the prompt has {expected} placeholders")
@@ -212,5 +215,5 @@ class PruningModel(VllmBase):
             self.eadp_metrics.record_failure()
             newline_count = len(encoded.image.layout.newline_slots) if chooser.newlines == "all" else 0
             even = Chooser(Uniform(keep=expected - newline_count), None, chooser.vision, newlines=chooser.newlines)
-            chosen = even.select([encoded.image], encoded.features, None)
+            chosen = even.select(Budget([encoded.image], encoded.features))
         return chosen
