@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -231,7 +232,7 @@ class _Mode(TorchDispatchMode):
         return _run(function, args, kwargs or {})
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+def _run_kernel(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
     _note("launches")
     kernel[grid](*(_held(each) for each in arguments), **options)
 
@@ -280,10 +281,10 @@ def pretend_device() -> Iterator[Counts]:
         patch.setattr(torch, "tensor", _tensor_maker(torch.tensor))
         patch.setattr(torch, "as_tensor", _tensor_maker(torch.as_tensor))
         if eadp.core.backends.has_triton():
-            from eadp.core.triton import diversity, facility, similarity
+            from eadp.core.triton import launch
 
-            for module in (diversity, facility, similarity):
-                patch.setattr(module, "launch", _launch)
+            patch.setattr(launch, "run", _run_kernel)
+            patch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=8, minor=0))
         _counts = Counts()
         try:
             with _Mode():

@@ -53,14 +53,15 @@ def test_every_part_equals_torchs_count(family):
 @pytest.mark.parametrize("name", ["tiny-llava", "llava-onevision-0.5b"])
 @pytest.mark.parametrize("words", [9, 100])
 def test_the_text_encoder_of_the_guide_equals_torchs_count(name, words):
-    config = text_encoder_config(untrained.build_config(name, layers=1))
+    config, is_clip = text_encoder_config(untrained.build_config(name, layers=1)), name == "tiny-llava"
     with torch.device("meta"):
         encoder = build_text_encoder(config)
-        segments = -(-words // (config.max_position_embeddings - (2 if name == "tiny-llava" else 1)))
-        ids = torch.zeros(segments, config.max_position_embeddings, dtype=torch.long)
+        segments = -(-words // (config.max_position_embeddings - (2 if is_clip else 1)))
+        length = words + 2 if is_clip and segments == 1 else config.max_position_embeddings
+        ids = torch.zeros(segments, length, dtype=torch.long)
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
             encoder(input_ids=ids)
-    projected = segments * (config.max_position_embeddings + 1) * 64 * 64 if name == "tiny-llava" else 0
+    projected = segments * (length + 1) * 64 * 64 if is_clip else 0
     assert flops.count_text_encoder(config, words) == counter.get_total_flops() // 2 + projected
 
 

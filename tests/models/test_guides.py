@@ -1,6 +1,7 @@
 """Guides bring a question and visual tokens into one space, as their encoders do."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -107,6 +108,23 @@ def siglip_guide(siglip, tokenizer, **options):
     return SiglipGuide(text_model=siglip.text_model, post_layernorm=norm, tokenizer=tokenizer, **options)
 
 
+@contextmanager
+def encoded_shapes(text_model):
+    """Collect the shape of the ids in each call of a text encoder."""
+    shapes = []
+    hook = text_model.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    try:
+        yield shapes
+    finally:
+        hook.remove()
+
+
+def as_list(tensors):
+    return list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+
+
 class TestCLIP:
     @pytest.mark.parametrize("question", ["the dog", "红 🐕", "the", ""])
     def test_pools_as_clip_does(self, clip, clip_tokenizer, question):
@@ -168,6 +186,31 @@ class TestCLIP:
             torch.testing.assert_close(tokens, alone.tokens, atol=1e-6, rtol=0)
             torch.testing.assert_close(pooled, alone.pooled, atol=1e-6, rtol=0)
 
+    @pytest.mark.parametrize("layout", ["words", "truncated"])
+    @pytest.mark.parametrize("question", ["the red cup", "", "the red cup dog " * 9])
+    def test_only_the_questions_own_slots_are_encoded(self, clip, clip_tokenizer, question, layout):
+        guide, padded = clip_guide(clip, clip_tokenizer), clip_guide(clip, clip_tokenizer)
+        with encoded_shapes(clip.text_model) as shapes:
+            found = guide.encode(question, layout)
+        lengths = [len(tokens) + 2 for tokens in as_list(found.tokens)]
+        assert shapes == [(len(lengths), max(lengths))]
+        # As before: every segment padded to the full length, and padding masked.
+        pad = padded._pad
+        padded._pad = lambda rows, padding, length: pad(rows, padding, LENGTH)
+        states = padded._states
+        real = (torch.arange(LENGTH) < torch.tensor(lengths)[:, None]).long()
+        padded._states = lambda ids, _: states(ids, real)
+        expected = padded.encode(question, layout)
+        assert found.words == expected.words
+        for ours, theirs in ((found.tokens, expected.tokens), (found.pooled, expected.pooled)):
+            for one, other in zip(as_list(ours), as_list(theirs), strict=True):
+                torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+    def test_slots_that_count_as_words_are_all_encoded(self, clip, clip_tokenizer):
+        with encoded_shapes(clip.text_model) as shapes:
+            clip_guide(clip, clip_tokenizer).encode("the dog", "slots")
+        assert shapes == [(1, LENGTH)]
+
     def test_a_prompt_that_just_fits_is_one_segment(self, clip, clip_tokenizer):
         assert clip_guide(clip, clip_tokenizer).encode("the " * (LENGTH - 2)).tokens.shape == (LENGTH - 2, 10)
 
@@ -208,6 +251,14 @@ class TestSiglip:
         slots = siglip_guide(siglip, unigram_tokenizer).encode("a dog", "slots")
         torch.testing.assert_close(slots.tokens[0], expected.last_hidden_state[0], atol=1e-6, rtol=0)
         torch.testing.assert_close(slots.pooled[0], expected.pooler_output[0], atol=1e-6, rtol=0)
+
+    @pytest.mark.parametrize("layout", ["words", "slots"])
+    def test_a_new_question_takes_all_slots_and_one_seen_before_takes_none(self, siglip, unigram_tokenizer, layout):
+        guide = siglip_guide(siglip, unigram_tokenizer)
+        with encoded_shapes(siglip.text_model) as shapes:
+            guide.encode("a dog", layout)
+            guide.encode(" a dog", layout)
+        assert shapes == [(1, LENGTH)]
 
     def test_slots_that_are_too_many_are_dropped_but_for_the_end(self, siglip, unigram_tokenizer):
         guide = siglip_guide(siglip, unigram_tokenizer).encode("x" * 40, "slots")

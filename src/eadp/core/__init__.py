@@ -6,13 +6,13 @@ Where to find the equations of the EADP paper:
 |---|---|
 | Eq. 2, global guidance score S^G | `relevance`, result `global_score` |
 | Eq. 3, cosine similarity c_ij | `relevance`, result `similarity` |
-| Eq. 4, distribution p_ij | `word_distribution` in `relevance.py` |
-| Eq. 5, entropy h_i | `entropy` in `relevance.py` |
-| Eq. 6, retained words T' | `filter_words` in `relevance.py` |
-| Eq. 7, word weights α_i | `neg_entropy` in `relevance.py`; ablations in `AGGREGATIONS` |
+| Eq. 4, distribution p_ij | `word_distribution` in `word_weights.py` |
+| Eq. 5, entropy h_i | `entropy` in `word_weights.py` |
+| Eq. 6, retained words T' | `filter_words` in `word_weights.py` |
+| Eq. 7, word weights α_i | `neg_entropy` in `word_weights.py`; ablations in `AGGREGATIONS` |
 | Eq. 8, dense guidance score S^D | `relevance`, result `dense_score` |
 | Eq. 9, fusion with μ | `relevance`, result `fused` |
-| Eq. 10, min-max normalization | `min_max` in `relevance.py` |
+| Eq. 10, min-max normalization | `min_max` in `scoring.py` |
 | Eq. 11, Gaussian smoothing | `smooth` |
 | Eq. 12, score polarization | `polarize` |
 | Eq. 13 and 14, facility location and marginal gain | `facility_location` |
@@ -32,7 +32,8 @@ from eadp.core.frames import cut_segments, neighbour_cosine
 from eadp.core.greedy_coverage import greedy_coverage
 from eadp.core.quotas import allocate, split_evenly
 from eadp.core.ranking import outliers, rank_descending
-from eadp.core.relevance import AGGREGATIONS, DISPERSIONS, Aggregation, Scoring, relevance
+from eadp.core.relevance import relevance, relevance_of_images
+from eadp.core.scoring import Scoring
 from eadp.core.similarity import (
     DEFAULT_MATRIX_LIMIT,
     LazySimilarity,
@@ -40,7 +41,7 @@ from eadp.core.similarity import (
     token_cosine,
     token_similarity,
 )
-from eadp.core.smoothing import polarize, smooth, smooth_maps
+from eadp.core.smoothing import polarize, smooth, smooth_and_polarize, smooth_maps
 from eadp.core.temporal import facility_location_over_time
 from eadp.core.types import (
     Box,
@@ -54,6 +55,7 @@ from eadp.core.types import (
     TowerAttention,
     VisualTokens,
 )
+from eadp.core.word_weights import AGGREGATIONS, DISPERSIONS, Aggregation
 
 __all__ = [
     "AGGREGATIONS",
@@ -99,7 +101,9 @@ __all__ = [
     "rank_descending",
     "regular_cells",
     "relevance",
+    "relevance_of_images",
     "smooth",
+    "smooth_and_polarize",
     "smooth_maps",
     "split_evenly",
     "token_cosine",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -23,6 +24,30 @@ DEVICE_BACKENDS = ("torch", "triton")
 def has_triton() -> bool:
     """Return whether Triton is installed. It comes with builds of torch for CUDA and ROCm."""
     return find_spec("triton") is not None
+
+
+FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
+"""The compute capabilities of NVIDIA's GPUs for data centres. The others compute float64 at 1/32 or 1/64 of float32."""
+
+FAST_FLOAT64_ROCM = ("gfx906", "gfx908", "gfx90a", "gfx94", "gfx950")
+"""The architectures of AMD's GPUs for data centres."""
+
+
+def has_fast_float64(device: torch.device) -> bool:
+    """Return whether sums in float64 are about as fast as compensated sums in float32.
+
+    Args:
+        device: Any device. MPS and NPU have no float64; graphics cards compute it slowly.
+    """
+    if device.type == "cuda":
+        return _has_fast_float64(torch.cuda.get_device_properties(device))
+    return device.type == "cpu"
+
+
+def _has_fast_float64(properties: Any) -> bool:
+    if torch.version.hip:
+        return str(properties.gcnArchName).startswith(FAST_FLOAT64_ROCM)
+    return (properties.major, properties.minor) in FAST_FLOAT64
 
 
 def choose_backend(requested: str, device: torch.device) -> str:

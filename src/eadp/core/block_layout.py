@@ -47,6 +47,13 @@ class BlockLayout:
             block == slice(i * self.largest, (i + 1) * self.largest, block.step) for i, block in enumerate(self.blocks)
         )
 
+    def covers(self, tokens: int) -> bool:
+        """Return whether the blocks follow each other from the first of so many tokens to the last."""
+        starts = [0, *(block.stop for block in self.blocks)]
+        return all(block.start == start for block, start in zip(self.blocks, starts, strict=False)) and (
+            starts[-1] == tokens
+        )
+
     @cached_property
     def sizes_on_device(self) -> Tensor:
         """B, int32."""

@@ -195,7 +195,7 @@ def _counts(matrix: Tensor, keep: int) -> tuple[Tensor, Tensor]:
 def _dpp_solver(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
     if backend == "torch":
         return batched.solve_dpp
-    from eadp.core.triton import diversity as kernels
+    from eadp.core.triton import dpp as kernels
 
     return kernels.solve_dpp
 
@@ -203,6 +203,6 @@ def _dpp_solver(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
 def _max_min_solver(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
     if backend == "torch":
         return batched.solve_max_min
-    from eadp.core.triton import diversity as kernels
+    from eadp.core.triton import max_min as kernels
 
     return kernels.solve_max_min

@@ -10,8 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eadp.core import checks
+from eadp.core.backends import choose_backend
 from eadp.core.trace import part
 from eadp.core.types import Grid
+
+
+LARGEST_FILTER_IN_KERNEL = 15
+"""Larger filters run in torch operations, row by row and column by column."""
 
 
 def gaussian_taps(size: int, sigma: float) -> Tensor:
@@ -86,14 +91,53 @@ def guess_grids(cells: int) -> list[Grid]:
     return [(side, side)] if side * side == cells else []
 
 
+def smooth_and_polarize(
+    score: Tensor, grids: Sequence[Grid], size: int = 3, sigma: float = 1.0, beta: float = 1.0, *, backend: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Apply `smooth_maps` and `polarize`; on CUDA and ROCm in one launch.
+
+    Args:
+        score: N, the maps one after the other, each row by row.
+        grids: (rows, columns) of each map.
+        size: As for `smooth`.
+        sigma: As for `smooth`.
+        beta: As for `polarize`.
+        backend: `triton` for one launch, `torch` for torch operations, or `auto`: triton on CUDA and ROCm. Filters of
+            more than 15 cells, and float64, always run in torch operations.
+
+    Returns:
+        The smoothed and the polarized maps, N each.
+    """
+    _check_maps(score, grids)
+    check_smoothing(size, sigma)
+    check_beta(beta)
+    if (
+        choose_backend(backend, score.device) == "triton"
+        and size <= LARGEST_FILTER_IN_KERNEL
+        and score.dtype != torch.float64
+    ):
+        from eadp.core.triton import smoothing
+
+        with part("smoothing"):
+            return smoothing.smooth_maps(score, grids, gaussian_taps(size, sigma).tolist(), beta)
+    smoothed = smooth_maps(score, grids, size, sigma)
+    return smoothed, polarize(smoothed, beta)
+
+
+def _check_maps(score: Tensor, grids: Sequence[Grid]) -> None:
+    """Raise ValueError unless there is one score per cell."""
+    cells = sum(rows * columns for rows, columns in grids)
+    if score.ndim != 1 or len(score) != cells:
+        shape = " and ".join(f"{rows}×{columns}" for rows, columns in dict.fromkeys(grids))
+        raise ValueError(f"grids of {shape} need {cells} scores, got shape {tuple(score.shape)}")
+
+
 @part("smoothing")
 def smooth_maps(score: Tensor, grids: Sequence[Grid], size: int = 3, sigma: float = 1.0) -> Tensor:
     """Apply `smooth` to several maps whose scores are concatenated; maps of the same grid are smoothed at once."""
-    cells = [rows * columns for rows, columns in grids]
-    if score.ndim != 1 or len(score) != sum(cells):
-        shape = " and ".join(f"{rows}×{columns}" for rows, columns in dict.fromkeys(grids))
-        raise ValueError(f"grids of {shape} need {sum(cells)} scores, got shape {tuple(score.shape)}")
+    _check_maps(score, grids)
     check_smoothing(size, sigma)
+    cells = [rows * columns for rows, columns in grids]
     score = score.to(torch.promote_types(score.dtype, torch.float32))
     if size == 1:
         return score

@@ -144,12 +144,15 @@ def _window_sizes(grid: Grid, side: int) -> list[int]:
 
 
 def count_text_encoder(config: Any, words: int) -> int:
-    """Count a text encoder on a question of `words` words, split into segments that are padded to the full length.
+    """Count a text encoder on a question of `words` words, split into segments.
 
-    CLIP projects all tokens and the pooled one. SigLIP has a head for the pooled token only.
+    SigLIP's segments are padded to the full length. CLIP encodes one segment without padding, several as if each had
+    the full length. CLIP projects all tokens and the pooled one. SigLIP has a head for the pooled token only.
     """
     length, clip = config.max_position_embeddings, config.model_type == "clip_text_model"
     segments = max(1, ceil(words / (length - 1 - clip)))
+    if clip and segments == 1:
+        length = words + 2  # With BOS and EOS.
     layer = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
     encoder = config.num_hidden_layers * (length * layer + 2 * config.hidden_size * length**2)
     outputs = (length + 1) * config.projection_dim if clip else config.projection_size

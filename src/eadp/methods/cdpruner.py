@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 
 from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, dpp_by_quota, split_evenly
-from eadp.core.relevance import min_max
+from eadp.core.scoring import min_max
 from eadp.methods._pooled_text import pooled_similarity
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod

@@ -32,12 +32,14 @@ from eadp.core import (
     polarize,
     rank_descending,
     relevance,
+    smooth_and_polarize,
     smooth_maps,
 )
 from eadp.core.backends import BACKENDS
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
-from eadp.core.relevance import NORMALISED_OVER, WORD_COUNTS
+from eadp.core.scoring import NORMALISED_OVER
 from eadp.core.smoothing import check_smoothing, guess_grids
+from eadp.core.word_weights import WORD_COUNTS
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import OneOf, Range
@@ -326,20 +328,24 @@ class EADP(BeforeMethod):
         relevant = relevance(
             tokens.aligned, text.tokens, text.pooled, blocks=blocks, sign=text.sign, scoring=self.scoring
         )
-        smoothed = self._smooth(tokens, relevant.score)
+        smoothed, polarized = self._smooth(tokens, relevant.score)
         words = None if text.words is None else tuple(text.words)
-        return replace(relevant, smoothed=smoothed, polarized=polarize(smoothed, self.beta), words=words)
+        return replace(relevant, smoothed=smoothed, polarized=polarized, words=words)
 
-    def _smooth(self, tokens: VisualTokens, score: Tensor) -> Tensor:
+    def _smooth(self, tokens: VisualTokens, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the smoothed map and the sharpened map."""
         if self.scope == "pool" and len(tokens.grids) > 1:
-            return score
-        if self.smoothing_grid == "own":
-            return smooth_maps(score, tokens.grids, self.smoothing, self.sigma)
-        parts = []
-        for block, (rows, columns) in zip(tokens.blocks, tokens.grids, strict=True):
-            maps = guess_grids(rows * columns)
-            parts.append(smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block])
-        return torch.cat(parts)
+            return score, polarize(score, self.beta)
+        guesses = [guess_grids(rows * columns) for rows, columns in tokens.grids]
+        if self.smoothing_grid == "own" or all(guesses):
+            grids = tokens.grids if self.smoothing_grid == "own" else [grid for guess in guesses for grid in guess]
+            return smooth_and_polarize(score, grids, self.smoothing, self.sigma, self.beta)
+        parts = [
+            smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block]
+            for block, maps in zip(tokens.blocks, guesses, strict=True)
+        ]
+        smoothed = torch.cat(parts)
+        return smoothed, polarize(smoothed, self.beta)
 
     def _quotas(self, tokens: VisualTokens, weights: Tensor, budget: int) -> list[int]:
         if self.scope == "pool":

@@ -8,7 +8,7 @@ from eadp import core
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from eadp.core.triton import diversity
+from eadp.core.triton import dpp, max_min
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -22,6 +22,14 @@ def kernels(problems, dtype):
     return stack(made, weights, limits), stack(apart, weights, limits)
 
 
+def solve_dpp(batch):
+    return dpp.solve_dpp(batch.matrices, batch.sizes, batch.limits, batch.most)
+
+
+def solve_max_min(batch):
+    return max_min.solve_max_min(batch.matrices, batch.sizes, batch.limits, batch.most, 2 * 2.0**-20)
+
+
 def assert_picks_of_numba(solve, batch, found):
     order, gains = found
     for block, (size, keep) in enumerate(zip(batch.sizes.tolist(), batch.limits.tolist(), strict=True)):
@@ -33,16 +41,24 @@ def assert_picks_of_numba(solve, batch, found):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("first", range(0, 105, 21))
 def test_ragged_batches_have_the_picks_of_numba(first, dtype):
-    dpp, apart = kernels([make_problem(seed, 14) for seed in range(first, first + 21)], dtype)
-    assert_picks_of_numba(core.dpp, dpp, diversity.solve_dpp(dpp.matrices, dpp.sizes, dpp.limits, dpp.most))
-    found = diversity.solve_max_min(apart.matrices, apart.sizes, apart.limits, apart.most, 2 * 2.0**-20)
-    assert_picks_of_numba(core.max_min, apart, found)
+    variances, apart = kernels([make_problem(seed, 14) for seed in range(first, first + 21)], dtype)
+    assert_picks_of_numba(core.dpp, variances, solve_dpp(variances))
+    assert_picks_of_numba(core.max_min, apart, solve_max_min(apart))
 
 
 def test_blocks_that_are_walked_in_chunks(monkeypatch):
-    monkeypatch.setattr(diversity, "CHUNK", 16)
-    monkeypatch.setattr(diversity, "NEIGHBOUR_CHUNK", 16)
-    dpp, apart = kernels([make_problem(seed, 40) for seed in range(500, 504)], torch.float64)
-    assert_picks_of_numba(core.dpp, dpp, diversity.solve_dpp(dpp.matrices, dpp.sizes, dpp.limits, dpp.most))
-    found = diversity.solve_max_min(apart.matrices, apart.sizes, apart.limits, apart.most, 2 * 2.0**-20)
-    assert_picks_of_numba(core.max_min, apart, found)
+    for module in (dpp, max_min):
+        monkeypatch.setattr(module, "CHUNK", 16)
+    monkeypatch.setattr(max_min, "NEIGHBOUR_CHUNK", 16)
+    variances, apart = kernels([make_problem(seed, 40) for seed in range(500, 504)], torch.float64)
+    assert_picks_of_numba(core.dpp, variances, solve_dpp(variances))
+    assert_picks_of_numba(core.max_min, apart, solve_max_min(apart))
+
+
+@pytest.mark.parametrize("first", [600, 621])
+def test_large_blocks_are_spread_over_many_programs(first, monkeypatch):
+    monkeypatch.setattr(dpp, "LARGE", 0)
+    monkeypatch.setattr(dpp, "MANY_BLOCKS", 100)
+    monkeypatch.setattr(dpp, "OWN_CHUNK", 8)
+    variances, _ = kernels([make_problem(seed, 20) for seed in range(first, first + 21)], torch.float64)
+    assert_picks_of_numba(core.dpp, variances, solve_dpp(variances))

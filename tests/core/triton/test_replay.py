@@ -6,20 +6,20 @@ from helpers.block_batches import make_problem, similarities
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from eadp.core.triton import diversity, facility
+from eadp.core.triton import dpp, facility, launch, max_min
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-def record(monkeypatch, module, call):
+def record(monkeypatch, call):
     """Run `call` and return its result and a function that launches the same kernels on the same buffers again."""
     launches = []
 
-    def launch(kernel, grid, *arguments, **options):
+    def run(kernel, grid, arguments, options):
         launches.append((kernel, grid, arguments, options))
         kernel[grid](*arguments, **options)
 
-    monkeypatch.setattr(module, "launch", launch)
+    monkeypatch.setattr(launch, "run", run)
     result = call()
 
     def replay():
@@ -48,12 +48,11 @@ def test_a_replay_with_other_data_gives_their_picks(selection, monkeypatch):
             found = facility.solve(matrices, weights, sizes, limits, None, 5, symmetric=True)
             return found.order, found.gains
         if selection == "dpp":
-            return diversity.solve_dpp(matrices, sizes, limits, 5)
-        return diversity.solve_max_min(matrices, sizes, limits, 5, 2.0**-19)
+            return dpp.solve_dpp(matrices, sizes, limits, 5)
+        return max_min.solve_max_min(matrices, sizes, limits, 5, 2.0**-19)
 
-    module = facility if selection == "facility location" else diversity
     expected = solve(*other)
-    (order, gains), replay = record(monkeypatch, module, lambda: solve(*buffers))
+    (order, gains), replay = record(monkeypatch, lambda: solve(*buffers))
     assert order.tolist() != expected[0].tolist()
     for buffer, tensor in zip(buffers, other, strict=True):
         buffer.copy_(tensor)

@@ -14,4 +14,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) 
         arguments: The kernel's arguments.
         options: Its compile-time arguments, and options such as `num_warps`.
     """
+    run(kernel, grid, arguments, options)
+
+
+def run(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Run the kernel. Tests replace this function."""
     kernel[grid](*arguments, **options)

@@ -19,7 +19,8 @@ class CLIPGuide(TowerGuide):
     """CLIP's shared space: v = visual_projection(post_layernorm(hidden state)), t = text_projection(last hidden state).
 
     The pooled vector is that of the EOS token, found by CLIP's own code. A segment has at most 77 slots, with BOS and
-    EOS. `align` takes the tower's hidden states of the layer that LLaVA reads (−2), without CLS. CLIP itself normalises
+    EOS. Where padding does not count as words, only the question's own slots are encoded: CLIP's text encoder is
+    causal, so nothing after them changes them. `align` takes the tower's hidden states of the layer that LLaVA reads (−2), without CLS. CLIP itself normalises
     and projects only the CLS token of the last layer, so its training does not align patches with text directly.
 
     The sign is −1: CLIP is trained through one pooled vector, and its patches learn to carry what the pooling needs,
@@ -64,8 +65,13 @@ class CLIPGuide(TowerGuide):
     def _own_modules(self) -> list[nn.Module]:
         return [self.text_model, self.text_projection, self.visual_projection]
 
-    def _states(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        output = self.text_model(input_ids=ids, attention_mask=real.long())
+    @property
+    def _sees_padding(self) -> bool:
+        # Attention is causal, and padding comes last.
+        return False
+
+    def _states(self, ids: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+        output = self.text_model(input_ids=ids, attention_mask=None if real is None else real.long())
         return self.text_projection(output.last_hidden_state), self.text_projection(output.pooler_output)
 
     @torch.no_grad()

@@ -44,7 +44,7 @@ class SiglipGuide(TowerGuide):
                 "give the SigLIP that the tower was taken from"
             )
 
-    def _states(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    def _states(self, ids: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         output = self.text_model(input_ids=ids)
         return output.last_hidden_state, output.pooler_output
 

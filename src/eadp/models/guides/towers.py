@@ -52,9 +52,19 @@ class TowerGuide(Guide):
         """The modules that are not part of the model, so they have to be moved with it."""
         return [self.text_model]
 
+    @property
+    def _sees_padding(self) -> bool:
+        """Whether padding changes how the encoder sees the words before it."""
+        return True
+
     @abstractmethod
-    def _states(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode S×L ids, given where they are not padding: S×L×c tokens and S×c pooled."""
+    def _states(self, ids: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Encode S×L ids: S×L×c tokens and S×c pooled.
+
+        Args:
+            ids: The ids.
+            real: Where they are not padding. None where the states of padding are not used.
+        """
 
     @property
     def _padding(self) -> int:
@@ -75,7 +85,8 @@ class TowerGuide(Guide):
             return self._slots([*opening, *pieces.ids, *end], [*opening, *pieces.words, *end])
         spans = [slice(0, room)] if layout == "truncated" else pieces.segments(room)
         rows = [[*opening, *pieces.ids[span], *end] for span in spans]
-        states, pooled = self._states(*self._pad(rows, self._padding))
+        longest = length if self._sees_padding else max(map(len, rows))
+        states, pooled = self._states(self._pad(rows, self._padding, longest), None)
         first = len(opening)
         tokens = [state[first : first + len(pieces.ids[span])] for state, span in zip(states, spans, strict=True)]
         words = tuple(word for span in spans for word in pieces.words[span])
@@ -86,7 +97,10 @@ class TowerGuide(Guide):
     def _slots(self, ids: list[int], words: list[str | int]) -> TextGuide:
         """Treat every slot as a word. words: the word of each id, or the id itself where it is not a word."""
         rows = self._slot_rows(ids)
-        states, pooled = self._states(*self._pad(rows, self._slot_padding))
+        length = self.text_model.config.max_position_embeddings
+        padded = self._pad(rows, self._slot_padding, length)
+        sizes = torch.tensor([[len(row)] for row in rows], device=padded.device)
+        states, pooled = self._states(padded, torch.arange(length, device=padded.device) < sizes)
         names = [self.tokenizer.decode([word]) if isinstance(word, int) else word for word in words]
         slots = len(states) * states.shape[1]
         names = [*names, *[EMPTY_SLOT] * (slots - len(names))][:slots]
@@ -97,12 +111,10 @@ class TowerGuide(Guide):
         length = self.text_model.config.max_position_embeddings
         return [ids[start : start + length] for start in range(0, len(ids), length)]
 
-    def _pad(self, rows: list[list[int]], padding: int) -> tuple[Tensor, Tensor]:
-        """S×L ids, and which of them are not padding."""
-        length, device = self.text_model.config.max_position_embeddings, self._follow_model().device
-        ids = torch.tensor([row + [padding] * (length - len(row)) for row in rows], device=device)
-        real = torch.arange(length, device=device) < torch.tensor([[len(row)] for row in rows], device=device)
-        return ids, real
+    def _pad(self, rows: list[list[int]], padding: int, length: int) -> Tensor:
+        """Return the rows of ids, padded to a length."""
+        device = self._follow_model().device
+        return torch.tensor([row + [padding] * (length - len(row)) for row in rows], device=device)
 
     def _to_norm(self, states: Tensor) -> Tensor:
         """Move hidden states of the tower, which may be those of a replica on another device, to its last norm."""
