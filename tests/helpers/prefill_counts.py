@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -85,12 +85,14 @@ def count_prefill(family: str, inputs: str, method: str, keep: int = 5, **settin
     """Count a prefill whose questions the text encoder has seen before."""
     prompts = tiny_inputs(family, inputs)
     model, stock = _model(family), _stock(family, inputs)
-    with eadp.attach(model, tiny.tokenizer(), **arguments(family, method, len(prompts["input_ids"]), keep), **settings) as pruned:
+    asked = arguments(family, method, len(prompts["input_ids"]), keep) | settings
+    with eadp.attach(model, tiny.tokenizer(), **asked) as pruned:
         with pretend_device():
             model(**on_device(prompts))
         with pretend_device() as counts:
             output = model(**on_device(prompts))
-        selections = pruned.last
+        with pretend_device():
+            selections = [on_cpu(selection) for selection in pruned.last]
     return PrefillCounts(
         counts.launches.total() - stock.launches.total(),
         counts.waits.total() - stock.waits.total(),
@@ -98,6 +100,15 @@ def count_prefill(family: str, inputs: str, method: str, keep: int = 5, **settin
         selections,
         read(output.logits)[:, -1],
     )
+
+
+def on_cpu(selection: Selection) -> Selection:
+    """Return a selection with everything that is deferred computed, and with its tensors on the CPU."""
+    values = {each.name: getattr(selection, each.name) for each in fields(selection)}
+    relevance = values.pop("relevance")
+    if relevance is not None:
+        relevance = replace(relevance, **read({each.name: getattr(relevance, each.name) for each in fields(relevance)}))
+    return Selection(**read(values), relevance=relevance)
 
 
 def arguments(family: str, method: str, prompts: int, keep: int, on_cpu: bool = False) -> dict[str, Any]:

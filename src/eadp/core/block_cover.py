@@ -46,12 +46,17 @@ class BlockCover:
         places = order.where(is_pick, largest)
         is_kept = torch.zeros(len(order), largest + 1, dtype=torch.bool, device=order.device)
         is_kept = is_kept.scatter_(1, places, True)[:, :largest]
+        kept = self.layout.unstack(is_kept).sort(descending=True, stable=True).indices[: self.total]
         first = self.layout.blocks[0].start
-        return self.layout.unstack(is_kept).sort(descending=True, stable=True).indices[: self.total] + first
+        return kept + first if first else kept
 
-    def read(self) -> tuple[list[Solution], list[bool]]:
-        """Read back the picks of each block, and whether its weights were all 0. This waits for the device."""
-        return self.solution.read(self.weights), self.is_even.tolist()
+    def read(self) -> tuple[list[Solution], list[bool], list[int]]:
+        """Read back the picks of each block, whether its weights were all 0, and its quota.
+
+        This waits for the device. A block with a quota of 0 has one pick all the same.
+        """
+        is_even, quotas = torch.stack([self.is_even.to(self.quotas), self.quotas]).tolist()
+        return self.solution.read(self.weights), [bool(each) for each in is_even], quotas
 
 
 def cover_blocks(
@@ -65,13 +70,13 @@ def cover_blocks(
 ) -> BlockCover:
     """Pick Q_p tokens of each block p by facility location, all blocks at once, without waiting for the device.
 
-    Input that is not finite does not raise here: `solution.full_objective` is then NaN for its block.
+    A block with a quota of 0 is still solved for one pick, which tells what its best single token represents. Input that is not finite does not raise here: `solution.full_objective` is then NaN for its block.
 
     Args:
         features: N×d.
         weights: N, the weight of each token.
         blocks: The range of token indices of each block; one follows the other.
-        quotas: Q_p, the number of tokens to pick in each block; as a tensor, if only the device knows.
+        quotas: Q_p, the number of tokens to pick in each block; as an int32 tensor, if only the device knows.
         total: The sum of the quotas. Needed only if they are a tensor.
         backend: `triton`, `torch`, or `auto` for the device's own.
 
@@ -85,10 +90,12 @@ def cover_blocks(
     if isinstance(quotas, Tensor):
         if total is None:
             raise ValueError("quotas on the device need total=, their sum")
-        limits, most = quotas.int(), min(total, layout.largest)
+        most = min(total, layout.largest)
+        limits = quotas.clamp_min(1)
     else:
-        total, most = sum(quotas), max(quotas)
-        limits = torch.tensor(list(quotas), dtype=torch.int32, device=features.device)
+        total, most = sum(quotas), max(1, *quotas)
+        known = torch.tensor([quotas, [max(1, quota) for quota in quotas]], dtype=torch.int32, device=features.device)
+        quotas, limits = known.unbind()
     stacked_weights, is_even = cover_evenly_without_weights(layout.stack(weights.detach()))
     stacked = layout.stack(features)
     if chosen == "triton":
@@ -104,7 +111,7 @@ def cover_blocks(
     else:
         matrices = block_similarity(stacked, None if layout.is_regular else layout.is_token)
         solution = solve_facility(matrices, stacked_weights, layout.sizes_on_device, limits, None, most)
-    return BlockCover(layout, solution, limits, total, stacked_weights, is_even)
+    return BlockCover(layout, solution, quotas, total, stacked_weights, is_even)
 
 
 def cover_evenly_without_weights(weights: Tensor) -> tuple[Tensor, Tensor]:

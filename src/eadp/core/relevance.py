@@ -22,6 +22,9 @@ from eadp.core.trace import part
 from eadp.core.types import Relevance, TextGuide
 from eadp.core.word_weights import DISPERSIONS, WordMaps, count_words, entropy, filter_words
 
+COVERED_EVENLY = "the text does not tell the tokens apart: they are covered evenly"
+"""The note on an image whose map is constant."""
+
 
 @dataclass(frozen=True)
 class _Query:
@@ -90,9 +93,7 @@ class _Query:
                 unit_rows(values, what)
         if not covers_evenly:
             return scored
-        return replace(
-            scored, notes=(*scored.notes, "the text does not tell the tokens apart: they are covered evenly")
-        )
+        return replace(scored, notes=(*scored.notes, COVERED_EVENLY))
 
 
 @part("relevance")

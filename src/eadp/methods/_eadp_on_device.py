@@ -1,0 +1,170 @@
+"""EADP on a device: selections whose figures are read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eadp.core import FacilityLocationResult, Relevance, Selection, TextGuide, VisualTokens
+from eadp.core.deferred import Deferred
+from eadp.core.image_cover import ImageCover
+from eadp.core.relevance import COVERED_EVENLY
+from eadp.methods.uniform import Uniform
+
+ALL_ALIKE = "all tokens are alike: those on an even grid stay"
+NOT_FINITE = (
+    "{method} cannot select: the features or the question of the image contain NaN or infinity, or are so large that "
+    "their norm overflows"
+)
+
+
+def concatenate(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate parts; one alone needs no copy."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+@dataclass(frozen=True)
+class DeviceSelection:
+    """What EADP selected from several images, on the device.
+
+    Attributes:
+        method: The method's name.
+        batch: The images.
+        texts: The question of each image.
+        scored: The relevance of each image, before smoothing.
+        smoothed: N, the smoothed maps of all images.
+        weights: N, the polarized maps of all images.
+        covered: The picks.
+    """
+
+    method: str
+    batch: Sequence[VisualTokens]
+    texts: Sequence[TextGuide]
+    scored: Sequence[Relevance]
+    smoothed: Tensor
+    weights: Tensor
+    covered: ImageCover
+
+    def selections(self) -> list[Selection]:
+        """Return one selection per image. Nothing waits for the device until their figures are asked for."""
+        figures = ImageFigures(self.method, self.scored, self.is_blank, self.covered)
+        starts, indices = self.covered.starts, self._indices().split(list(self.covered.budgets))
+        return [
+            self._selection(number, slice(starts[number], starts[number + 1]), indices[number], figures)
+            for number in range(len(self.batch))
+        ]
+
+    def _selection(self, number: int, own: slice, indices: Tensor, figures: ImageFigures) -> Selection:
+        smoothed, weights = self.smoothed[own], self.weights[own]
+        words, scored, blocks = self.texts[number].words, self.scored[number], self.batch[number].quotas
+
+        def deferred(compute: Callable[[FacilityLocationResult], Any]) -> Deferred[Any]:
+            return Deferred(lambda: compute(figures.of(number)))
+
+        def order(result: FacilityLocationResult) -> Tensor:
+            return indices if figures.is_blank[number] else result.indices
+
+        def relevance(_: FacilityLocationResult) -> Relevance:
+            return replace(
+                scored,
+                smoothed=smoothed,
+                polarized=weights,
+                words=None if words is None else tuple(words),
+                notes=figures.relevance_notes(number),
+            )
+
+        return Selection(
+            indices,
+            own.stop - own.start,
+            self.method,
+            order=deferred(order),
+            gains=deferred(lambda result: result.gains),
+            coverage=deferred(lambda result: result.coverage),
+            bound=deferred(lambda result: result.bound),
+            quotas=deferred(lambda _: blocks(indices.cpu())),
+            scores=weights,
+            relevance=deferred(relevance),
+            notes=deferred(lambda _: figures.notes(number)),
+            problem=Deferred(lambda: figures.problem(number)),
+        )
+
+    @cached_property
+    def is_blank(self) -> Tensor | None:
+        """Which images neither text nor features tell the tokens of apart, as a tensor on the device.
+
+        None where that cannot be: one token of each block represents the whole block, and no more are picked.
+        """
+        covered = self.covered
+        if all(blocks >= budget for blocks, budget in zip(covered.blocks, covered.budgets, strict=True)):
+            return None
+        constants = [each.is_constant for each in self.scored if each.is_constant is not None]
+        is_constant = constants[0][None] if len(constants) == 1 else torch.stack(constants)
+        limits = [
+            blocks if blocks < budget else -1
+            for blocks, budget in zip(covered.blocks, covered.budgets, strict=True)
+        ]
+        alike = torch.tensor(limits).to(is_constant.device) if len({*limits}) > 1 else limits[0]
+        return is_constant & (covered.count_gaining() <= alike)
+
+    def _indices(self) -> Tensor:
+        """The kept tokens of all images, counted within each image."""
+        covered, picked, is_blank = self.covered, self.covered.cover.indices, self.is_blank
+        budgets = torch.tensor(list(covered.budgets))
+        images = torch.arange(len(budgets)).repeat_interleave(budgets)
+        if is_blank is not None:
+            even = [
+                Uniform(keep=budget).select(tokens).indices.sort().values + start
+                for tokens, budget, start in zip(self.batch, covered.budgets, covered.starts, strict=False)
+            ]
+            by_pick = is_blank if len(budgets) == 1 else is_blank[images.to(picked.device)]
+            picked = torch.where(by_pick, concatenate(even).to(picked.device), picked)
+        if len(budgets) == 1:
+            return picked
+        return picked - torch.tensor(covered.starts)[images].to(picked.device)
+
+
+@dataclass(frozen=True)
+class ImageFigures:
+    """The figures of several images, which are read back together when the first is asked for."""
+
+    method: str
+    scored: Sequence[Relevance]
+    blank: Tensor | None
+    covered: ImageCover
+
+    @cached_property
+    def is_blank(self) -> list[bool]:
+        """Which images had tokens that are all alike."""
+        return [False] * len(self.scored) if self.blank is None else self.blank.tolist()
+
+    def problem(self, number: int) -> str | None:
+        """What was wrong with the input for an image."""
+        is_valid = self.covered.results[number] is not None and bool(self.scored[number].fused.isfinite().all())
+        return None if is_valid else NOT_FINITE.format(method=self.method)
+
+    def of(self, number: int) -> FacilityLocationResult:
+        """The figures of an image.
+
+        Raises:
+            ValueError: If its input was not finite.
+        """
+        result = self.covered.results[number]
+        if (problem := self.problem(number)) is not None or result is None:
+            raise ValueError(problem)
+        return result
+
+    def relevance_notes(self, number: int) -> tuple[str, ...]:
+        """The notes on the relevance of an image."""
+        scored = self.scored[number]
+        is_constant = scored.is_constant is not None and bool(scored.is_constant)
+        return (*scored.notes, COVERED_EVENLY) if is_constant else scored.notes
+
+    def notes(self, number: int) -> tuple[str, ...]:
+        """The notes on the selection from an image."""
+        notes = self.relevance_notes(number)
+        return (*notes, ALL_ALIKE) if self.is_blank[number] else notes
