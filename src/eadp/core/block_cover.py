@@ -40,15 +40,16 @@ class BlockCover:
     @cached_property
     def indices(self) -> Tensor:
         """K, the picked tokens of all blocks, sorted."""
-        order, largest = self.solution.order, self.layout.largest
-        is_pick = torch.arange(order.shape[1], device=order.device) < self.quotas[:, None]
-        # What is no pick marks a place beyond the tokens.
-        places = order.where(is_pick, largest)
-        is_kept = torch.zeros(len(order), largest + 1, dtype=torch.bool, device=order.device)
-        is_kept = is_kept.scatter_(1, places, True)[:, :largest]
-        kept = self.layout.unstack(is_kept).sort(descending=True, stable=True).indices[: self.total]
-        first = self.layout.blocks[0].start
-        return kept + first if first else kept
+        order = self.solution.order
+        starts = [block.start for block in self.layout.blocks]
+        if any(starts):
+            order = order + torch.tensor(starts).to(order.device)[:, None]
+        if self.total < order.numel():
+            is_pick = torch.arange(order.shape[1], device=order.device) < self.quotas[:, None]
+            order = order.where(is_pick, self.layout.blocks[-1].stop)
+        kept = order.flatten().sort().values[: self.total]
+        # From input that is not finite, fewer picks than asked for may have been made.
+        return kept.clamp_max(self.layout.blocks[-1].stop - 1) if self.total < order.numel() else kept
 
     def read(self) -> tuple[list[Solution], list[bool], list[int]]:
         """Read back the picks of each block, whether its weights were all 0, and its quota.
@@ -62,7 +63,7 @@ class BlockCover:
 def cover_blocks(
     features: Tensor,
     weights: Tensor,
-    blocks: Sequence[slice],
+    blocks: Sequence[slice] | BlockLayout,
     quotas: Sequence[int] | Tensor,
     total: int | None = None,
     *,
@@ -75,7 +76,7 @@ def cover_blocks(
     Args:
         features: N×d.
         weights: N, the weight of each token.
-        blocks: The range of token indices of each block; one follows the other.
+        blocks: The range of token indices of each block, one after the other; or their layout.
         quotas: Q_p, the number of tokens to pick in each block; as an int32 tensor, if only the device knows.
         total: The sum of the quotas. Needed only if they are a tensor.
         backend: `triton`, `torch`, or `auto` for the device's own.
@@ -86,7 +87,7 @@ def cover_blocks(
     chosen = choose_backend(backend, features.device)
     if chosen not in DEVICE_BACKENDS:
         raise ValueError(f"only {' and '.join(DEVICE_BACKENDS)} work on all blocks at once, not {chosen!r}")
-    layout = BlockLayout.of(blocks, features.device)
+    layout = blocks if isinstance(blocks, BlockLayout) else BlockLayout.of(blocks, features.device)
     if isinstance(quotas, Tensor):
         if total is None:
             raise ValueError("quotas on the device need total=, their sum")

@@ -71,14 +71,14 @@ class BlockLayout:
     @cached_property
     def is_token(self) -> Tensor:
         """B×largest, false where a block is padded."""
-        return torch.arange(self.largest, device=self.device) < self.sizes_on_device[:, None]
+        return (torch.arange(self.largest) < torch.tensor(self.sizes)[:, None]).to(self.device)
 
     @cached_property
     def token_index(self) -> Tensor:
         """B×largest, the token at each place of the batch; at padded places, the last token of the block."""
-        starts = torch.tensor([block.start for block in self.blocks], device=self.device)
-        places = torch.arange(self.largest, device=self.device)
-        return starts[:, None] + torch.minimum(places, self.sizes_on_device[:, None].long() - 1)
+        starts, sizes = torch.tensor([block.start for block in self.blocks]), torch.tensor(self.sizes)
+        index = starts[:, None] + torch.minimum(torch.arange(self.largest), sizes[:, None] - 1)
+        return index.to(self.device)
 
     def stack(self, values: Tensor) -> Tensor:
         """Return the values of N tokens (N×…) as a batch of blocks: B×largest×…, padded with zeros."""

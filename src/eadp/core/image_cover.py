@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from eadp.core.block_cover import BlockCover, cover_blocks
+from eadp.core.block_layout import BlockLayout
 from eadp.core.blocks import block_result, join_blocks
 from eadp.core.facility import FacilityLocationResult
 
@@ -71,7 +72,8 @@ class ImageCover:
 def cover_images(
     features: Tensor,
     weights: Tensor,
-    blocks: Sequence[Sequence[slice]],
+    layout: BlockLayout,
+    blocks: Sequence[int],
     quotas: Sequence[int] | Tensor,
     budgets: Sequence[int],
     *,
@@ -82,16 +84,13 @@ def cover_images(
     Args:
         features: N×d, the tokens of all images.
         weights: N, their weights.
-        blocks: The range of token indices of each block of each image, counted within the image.
+        layout: Where the blocks of all images lie among the tokens.
+        blocks: The number of blocks of each image.
         quotas: The number of tokens to pick in each block of all images.
         budgets: The sum of the quotas of each image.
         backend: As for `cover_blocks`.
     """
-    sizes = [of_image[-1].stop for of_image in blocks]
-    shifted = [
-        slice(block.start + start, block.stop + start)
-        for of_image, start in zip(blocks, accumulate(sizes, initial=0), strict=False)
-        for block in of_image
-    ]
-    cover = cover_blocks(features, weights, shifted, quotas, sum(budgets), backend=backend)
-    return ImageCover(cover, [len(of_image) for of_image in blocks], sizes, list(budgets))
+    cover = cover_blocks(features, weights, layout, quotas, sum(budgets), backend=backend)
+    ends = list(accumulate(blocks, initial=0))
+    sizes = [sum(layout.sizes[first:last]) for first, last in pairwise(ends)]
+    return ImageCover(cover, list(blocks), sizes, list(budgets))

@@ -241,8 +241,8 @@ class Relevance:
 
 
 @deferrable(
-    *("indices", "order", "gains", "coverage", "bound", "quotas", "scores", "merge", "rows", "newlines", "relevance"),
-    *("notes", "problem"),
+    *("indices", "order", "gains", "coverage", "bound", "quotas", "scores", "merge", "rows", "newlines", "per_layer"),
+    *("relevance", "notes", "problem"),
 )
 @dataclass(frozen=True)
 class Selection(WithDeferredFields):

@@ -14,18 +14,10 @@ from eadp.core import FacilityLocationResult, Relevance, Selection, TextGuide, V
 from eadp.core.deferred import Deferred
 from eadp.core.image_cover import ImageCover
 from eadp.core.relevance import COVERED_EVENLY
+from eadp.methods._on_device import NOT_FINITE, concatenate
 from eadp.methods.uniform import Uniform
 
 ALL_ALIKE = "all tokens are alike: those on an even grid stay"
-NOT_FINITE = (
-    "{method} cannot select: the features or the question of the image contain NaN or infinity, or are so large that "
-    "their norm overflows"
-)
-
-
-def concatenate(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate parts; one alone needs no copy."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
 
 from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, dpp_by_quota, split_evenly
+from eadp.core.block_layout import BlockLayout
 from eadp.core.scoring import min_max
-from eadp.methods._pooled_text import pooled_similarity
+from eadp.methods._on_device import blocks_of, concatenate, is_on_device, select_picks
+from eadp.methods._pooled_text import pooled_cosines
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import Range
@@ -53,27 +56,38 @@ class CDPruner(BeforeMethod):
         return "slots"
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        similarity = pooled_similarity(self.name, tokens, text, cosine=True)
-        image, budget = slice(0, len(tokens)), self.count_to_keep(len(tokens))
-        blocks, quotas = tokens.blocks, split_evenly(tokens.grids, budget)
+        (selection,) = self.select_batch([tokens], [text])
+        return selection
+
+    def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
+        if is_on_device(batch):
+            return self._select_together(batch, texts)
+        return [self._select_together([tokens], [text])[0] for tokens, text in zip(batch, texts, strict=True)]
+
+    def _select_together(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
+        similarity = pooled_cosines(self.name, batch, texts)
+        device, budgets = similarity.device, [self.count_to_keep(len(tokens)) for tokens in batch]
+        pairs = list(zip(batch, budgets, strict=True))
         if self.scope == "image":
-            blocks, quotas = [image], [budget]
+            blocks, quotas = BlockLayout.following([len(tokens) for tokens in batch], device).blocks, budgets
+        else:
+            blocks = tuple(blocks_of(batch))
+            quotas = [quota for tokens, budget in pairs for quota in split_evenly(tokens.grids, budget)]
         # Crops of one image share a scale, frames do not.
-        scales = blocks if tokens.layout is None else [image]
-        relevance = torch.cat(
-            [min_max(similarity[scale], numerator_epsilon=1e-6, denominator_epsilon=0.0)[0] for scale in scales]
-        )
+        scales = BlockLayout.following([size for tokens in batch for size in self._scales(tokens)], device)
+        is_token = None if scales.is_regular else scales.is_token
+        relevance = scales.unstack(min_max(scales.stack(similarity), 1e-6, 0.0, is_token)[0])
         weights = relevance
         if self.theta is not None:
             weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)
-        picks = dpp_by_quota(tokens.features, weights, blocks, quotas)
-        indices = picks.indices.sort().values
-        return Selection(
-            indices,
-            len(tokens),
-            self.name,
-            order=picks.indices,
-            gains=picks.gains,
-            quotas=tokens.quotas(indices),
-            scores=relevance,
-        )
+        features = concatenate([tokens.features for tokens in batch])
+        waits = not is_on_device(batch)
+        picks = dpp_by_quota(features, weights, blocks, quotas, wait=waits)
+        scores = relevance.split([len(tokens) for tokens in batch])
+        return select_picks(self.name, batch, picks, budgets, scores=scores)
+
+    def _scales(self, tokens: VisualTokens) -> list[int]:
+        """Return the numbers of tokens that share a min-max."""
+        if self.scope == "image" or tokens.layout is not None:
+            return [len(tokens)]
+        return [block.stop - block.start for block in tokens.blocks]

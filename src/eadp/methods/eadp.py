@@ -45,8 +45,9 @@ from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
 from eadp.core.scoring import NORMALISED_OVER
 from eadp.core.smoothing import check_smoothing, guess_grids
 from eadp.core.word_weights import WORD_COUNTS
-from eadp.methods._eadp_on_device import ALL_ALIKE, DeviceSelection, concatenate
+from eadp.methods._eadp_on_device import ALL_ALIKE, DeviceSelection
 from eadp.methods._eadp_presets import PAPER, PUBLISHED
+from eadp.methods._on_device import concatenate, is_on_device
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import OneOf, Range
@@ -238,7 +239,7 @@ class EADP(BeforeMethod):
         return selection
 
     def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
-        if batch[0].features.device.type != "cpu" and self._knows_counts(batch):
+        if is_on_device(batch) and self._knows_counts(batch):
             return self._select_on_device(batch, texts)
         return [self._select_one(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
 
@@ -246,7 +247,7 @@ class EADP(BeforeMethod):
         limit = None if self.keep is None else self.count_to_keep(len(tokens))
         relevant = self.relevance(tokens, text)
         weights = cast(Tensor, relevant.polarized)
-        rows = tokens.features if self.similarity == "features" else cast(Tensor, tokens.aligned)
+        rows = self._rows(tokens)
         blocks = self._blocks(tokens)
         picks: OrderedPicks | FacilityLocationResult
         covered: FacilityLocationResult | None = None
@@ -305,6 +306,10 @@ class EADP(BeforeMethod):
             and blocks * largest**2 * size <= self.matrix_limit
         )
 
+    def _rows(self, tokens: VisualTokens) -> Tensor:
+        """Return the rows by which tokens represent each other."""
+        return tokens.features if self.similarity == "features" else cast(Tensor, tokens.aligned)
+
     def _blocks(self, tokens: VisualTokens) -> list[slice]:
         """Return the blocks that are covered one by one."""
         return [slice(0, len(tokens))] if self.scope == "pool" else tokens.blocks
@@ -319,13 +324,13 @@ class EADP(BeforeMethod):
             [aligned for aligned, _ in given], [text for _, text in given], blocks=blocks, scoring=self.scoring
         )
         smoothed, weights = self._smooth(batch, concatenate([each.score for each in scored]))
-        rows = concatenate([tokens.features if self.similarity == "features" else cast(Tensor, tokens.aligned) for tokens in batch])
+        rows = concatenate([self._rows(tokens) for tokens in batch])
         budgets = [self.count_to_keep(len(tokens)) for tokens in batch]
-        covered_blocks = [self._blocks(tokens) for tokens in batch]
         grids = [[(1, len(tokens))] if self.scope == "pool" else list(tokens.grids) for tokens in batch]
-        layout = BlockLayout.following([block.stop - block.start for each in covered_blocks for block in each], rows.device)
+        layout = BlockLayout.following([height * width for each in grids for height, width in each], rows.device)
         quotas = allocate_images(weights, layout, grids, budgets, self.allocation, [tokens.layout for tokens in batch])
-        covered = cover_images(rows, weights, covered_blocks, quotas, budgets, backend=self.backend)
+        counts = [len(each) for each in grids]
+        covered = cover_images(rows, weights, layout, counts, quotas, budgets, backend=self.backend)
         found = DeviceSelection(self.name, batch, [text for _, text in given], scored, smoothed, weights, covered)
         return found.selections()
 
@@ -345,13 +350,14 @@ class EADP(BeforeMethod):
 
     def _smooth(self, batch: Sequence[VisualTokens], score: Tensor) -> tuple[Tensor, Tensor]:
         """Return the smoothed maps and the sharpened maps of all images."""
-        maps = [grids for tokens in batch for grids in self._maps_of(tokens)]
+        maps = [of_block for tokens in batch for of_block in self._maps_of(tokens)]
         if all(maps):
-            return smooth_and_polarize(score, [grid for grids in maps for grid in grids], self.smoothing, self.sigma, self.beta)
+            grids = [grid for of_block in maps for grid in of_block]
+            return smooth_and_polarize(score, grids, self.smoothing, self.sigma, self.beta)
         sizes = [rows * columns for tokens in batch for rows, columns in tokens.grids]
         parts = [
-            smooth_maps(part, grids, self.smoothing, self.sigma) if grids else part
-            for part, grids in zip(score.split(sizes), maps, strict=True)
+            smooth_maps(part, of_block, self.smoothing, self.sigma) if of_block else part
+            for part, of_block in zip(score.split(sizes), maps, strict=True)
         ]
         smoothed = torch.cat(parts) if any(maps) else score
         return smoothed, polarize(smoothed, self.beta)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from eadp.core import Selection
 from eadp.methods.base import Need, register_method
-from eadp.methods.inside import Cut, InsideMethod, LayerView, select_highest
+from eadp.methods.inside import Cut, InsideMethod, LayerView, select_highest, select_highest_of_all
 
 
 @register_method
@@ -29,3 +30,6 @@ class FastV(InsideMethod):
 
     def choose(self, cut: Cut, view: LayerView) -> Selection:
         return select_highest(view.attention()[0], cut, self.name)
+
+    def choose_batch(self, cuts: Sequence[Cut], views: Sequence[LayerView]) -> list[Selection]:
+        return select_highest_of_all([view.attention()[0] for view in views], cuts, self.name)

@@ -10,7 +10,7 @@ import torch
 from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, outliers, rank_descending
 from eadp.core.merging import add_position_after, identity_weights
 from eadp.methods._merging import choose_merge_space
-from eadp.methods._pooled_text import pooled_similarity
+from eadp.methods._pooled_text import pooled_products
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 
@@ -69,7 +69,7 @@ class TRIM(BeforeMethod):
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         total = len(tokens)
-        scores = torch.softmax(pooled_similarity(self.name, tokens, text, cosine=False), dim=0)
+        scores = torch.softmax(pooled_products(self.name, tokens, text), dim=0)
         count = self._count_patches(total, int(outliers(scores).sum()))
         if count == total:
             return Selection(torch.arange(total), total, self.name, quotas=tokens.quotas(torch.arange(total)))

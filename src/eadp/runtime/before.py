@@ -298,12 +298,16 @@ class Pruning:
         device = embeddings.device
         plan, valid = choice.kept.compaction(device), choice.valid
 
-        ids = logical_positions(kwargs.get("position_ids"), start + past.offset, rows, length, device)
-        shift = past.shift
+        given, shift = kwargs.get("position_ids"), past.shift
         if kept_positions == "renumber":
-            first = ids[:, :1] if kwargs.get("position_ids") is None else None
-            positions, shift = renumber_positions(ids, plan, past.shift, valid, first)
+            # Positions that are only counted do not have to be counted on the device.
+            place = torch.device("cpu") if given is None and shift is None else device
+            ids = logical_positions(given, start + past.offset, rows, length, place)
+            first = ids[:, :1] if given is None else None
+            renumbered = renumber_positions(ids, plan, choice.kept.counts, shift, valid, first)
+            positions, shift = (each.to(device) for each in renumbered)
         else:
+            ids = logical_positions(given, start + past.offset, rows, length, device)
             positions = move_back(plan.take_columns(ids), shift)
         count = count_columns(plan, start, positions.device)
         if self.adapter.geometry.mrope:
@@ -363,10 +367,9 @@ class Pruning:
         cache = output.past_key_values
         cache_map = cache_map_of(cache) if shortened is None else shortened.cache_map
         if prefill is not None:
-            columns, entered = prefill.columns, result.columns
-            call.result = replace(
-                result, selections=prefill.selections(result.selections), columns=Deferred(lambda: columns(entered()))
-            )
+            log, entered = prefill.log, result.columns
+            columns = Deferred(lambda: log.columns(entered()))
+            call.result = replace(result, selections=log.selections(result.selections), columns=columns)
             prefill.restore(output)
             if prefill.cache_maps:
                 cache_map = cache_map or CacheMap(attachment=self.attachment)

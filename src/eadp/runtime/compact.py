@@ -128,6 +128,8 @@ class Compaction:
         if past is None and self.valid is None:
             return None
         now = self.valid if self.valid is not None else torch.ones_like(self.index, dtype=torch.bool)
+        if not start:
+            return now
         if past is None:
             past = now.new_ones(len(now), start)
         return torch.cat([past.to(now.device), now], dim=1)
@@ -174,10 +176,12 @@ def _count_at_end(values: Tensor) -> int:
 def _take(states: Tensor, index: Tensor) -> Tensor:
     """B×L×d, B×P → B×P×d."""
     index = index.to(states.device)
-    # Indexing copies whole rows, which `gather` does number by number.
     if len(states) == 1:
         return states[:, index[0]]
-    return states[torch.arange(len(index), device=index.device)[:, None], index]
+    if states.device.type != "cpu":
+        return states.gather(1, index[:, :, None].expand(-1, -1, states.shape[2]))
+    # Indexing copies whole rows, which `gather` does number by number; a device does not mind.
+    return states[torch.arange(len(index))[:, None], index]
 
 
 def hidden_value(dtype: torch.dtype) -> bool | float:

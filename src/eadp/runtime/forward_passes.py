@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,11 +13,14 @@ from transformers import Cache
 
 from eadp.compat import max_length, query_offset
 from eadp.core import Selection, trace
+from eadp.core.deferred import Deferred
 from eadp.methods.base import Newlines, Positions
-from eadp.methods.inside import InsideMethod
+from eadp.methods.inside import Cut, InsideMethod
 from eadp.runtime.cache_map import CacheMap
-from eadp.runtime.compact import Compaction
+from eadp.runtime.compact import Compaction, left_padding
+from eadp.runtime.cut_log import CutLog, check_cut_selection, read_together
 from eadp.runtime.decoder import Decoder
+from eadp.runtime.kept_columns import KeptColumns
 from eadp.runtime.masks import (
     Mask,
     attention_type,
@@ -28,7 +33,7 @@ from eadp.runtime.merge import Merge, apply_merges
 from eadp.runtime.positions import count_columns, move_back, renumber_positions
 from eadp.runtime.prefill_inputs import PrefillInputs
 from eadp.runtime.probe import AttentionInputs, Report, peek_attention, stop_at_attention
-from eadp.runtime.remaining_tokens import CutView, RemainingTokens, check_cut_selection, kept_in_row_order
+from eadp.runtime.remaining_tokens import CutView, RemainingTokens, last_attention_of_all
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,10 @@ class PrefillPass:
         self.layout = Compaction.identity(rows, length, valid, device)
         self.cuts: list[AppliedCut] = []
         self.attention_inputs: AttentionInputs | None = None
-        self.notes: dict[int, tuple[str, ...]] = {}
-        self.scores: dict[int, Tensor | None] = {}
+        self.log = CutLog(remaining, method.name, newlines, self.config.num_hidden_layers)
+        self.counts: Sequence[int] = [length] * rows if inputs.valid is None else inputs.valid.sum(1).tolist()
         self.cache_maps: list[tuple[int, CacheMap]] = []
+        self._on_host = Compaction.identity(rows, length, inputs.valid, torch.device("cpu"))
         self._is_renumbered = torch.zeros(rows, dtype=torch.bool)
         self._layouts: list[tuple[int, Compaction]] = [(0, self.layout)]
         self._stage = id(self.layout), id(inputs.past)
@@ -108,7 +114,14 @@ class PrefillPass:
 
     def cuts_at(self, layer: int) -> bool:
         """Whether tokens are dropped or merged before this layer."""
+        if not self.log.is_settled and any(layer in group.cuts for group in self.remaining):
+            self._settle()
         return any(group.cut_at(layer) for group in self.remaining)
+
+    def _settle(self) -> None:
+        """Read what former cuts did, which only the device knows."""
+        self.log.settle()
+        self._on_host = self.layout.to(torch.device("cpu"))
 
     def report_at(self, layer: int) -> Report | None:
         """What the attention inputs of a layer are reported to; None where the method does not look at them."""
@@ -149,7 +162,7 @@ class PrefillPass:
             with trace.part("compaction"):
                 states = cut.plan.take_rows(apply_merges(states, cut.merges))
             self.cuts.append(cut)
-            self.layout = self.layout.then(cut.plan)
+            self.layout = self._on_host if states.device.type == "cpu" else self.layout.then(cut.plan)
             self._layouts.append((index, self.layout))
         settings = self._settings(index, states, settings)
         stage = id(self.layout), id(self.inputs.past.at_layer(index))
@@ -165,41 +178,94 @@ class PrefillPass:
             raise RuntimeError(
                 f"layer {index - 1} was not called through its module, so its attention was not recorded"
             )
-        length = states.shape[1]
-        keep = torch.ones(states.shape[:2], dtype=torch.bool)
-        # Between the numbers of two columns there is room for as many others as there are columns.
-        order = (torch.arange(length) * (length + 1)).repeat(len(states), 1)
-        merges, selections, is_reordered = [], [], False
         attention_inputs = attention_inputs.first_keys(filled_keys)
-        past = attention_inputs.key.shape[2] - length
-        for number, group in enumerate(self.remaining):
-            cut = group.cut_at(index)
-            if cut is None:
-                continue
-            row, current = group.row, self.layout.fill[group.row].cpu()
-            view = CutView(group, states[row], self.inputs, current, attention_inputs.for_row(row), past, self.decoder)
-            tokens = current[group.token_columns]
-            with trace.part("selection"):
-                selection = check_cut_selection(self.method.choose(cut, view), cut, len(tokens))
+        past = attention_inputs.key.shape[2] - states.shape[1]
+        cuts = {number: cut for number, group in enumerate(self.remaining) if (cut := group.cut_at(index)) is not None}
+        groups = [self.remaining[number] for number in cuts]
+        # The present column of each column of the first layer.
+        current = self._on_host.fill
+        tokens = [current[group.row][group.token_columns] for group in groups]
+        # On the CPU, one prompt after another takes less memory.
+        shared = None
+        if states.device.type != "cpu":
+            shared = Deferred(lambda: last_attention_of_all(groups, attention_inputs, current, past))
+        views = [
+            CutView(
+                group,
+                states[group.row],
+                self.inputs,
+                current[group.row],
+                attention_inputs.for_row(group.row),
+                past,
+                self.decoder,
+                None if shared is None else partial(_take, shared, place),
+            )
+            for place, group in enumerate(groups)
+        ]
+        with trace.part("selection"):
+            chosen = self.method.choose_batch(list(cuts.values()), views)
+        selections = [
+            check_cut_selection(selection, cut, len(columns))
+            for selection, cut, columns in zip(chosen, cuts.values(), tokens, strict=True)
+        ]
+        for group in groups:
+            self._is_renumbered[group.row : group.row + self.beams] |= self.positions == "renumber"
+        stays_unread = all(
+            selection.indices.device.type != "cpu" and selection.merge is None and not cut.merged
+            for selection, cut in zip(selections, cuts.values(), strict=True)
+        ) and not any(len(image.placed.layout.newline_slots) for group in groups for image in group.images)
+        if stays_unread:
+            plan, merges = self._cut_unread(cuts, selections, tokens), list[Merge]()
+        else:
+            plan, merges = self._cut_known(cuts, selections, tokens)
+        return AppliedCut(index, plan, merges, selections)
+
+    def _cut_unread(
+        self, cuts: dict[int, Cut], selections: Sequence[Selection], tokens: Sequence[Tensor]
+    ) -> Compaction:
+        """Cut by selections that only the device knows; how many tokens they keep is known."""
+        rows, length = len(self.layout.index), self.layout.length
+        valid = left_padding(self.counts)
+        known = torch.ones(rows, length, dtype=torch.bool) if valid is None else valid
+        columns, kept = [], []
+        for (number, cut), selection, here in zip(cuts.items(), selections, tokens, strict=True):
+            row = self.remaining[number].row
+            for beam in range(row, row + self.beams):
+                known[beam, here] = False
+                columns.append(beam * length + here)
+                kept.append(selection.indices)
+            self.log.add_unread(number, cut, selection)
+        stay = KeptColumns.of_chosen(known, columns, kept, sum(self.counts))
+        self.counts = stay.counts
+        return stay.compaction(self.layout.index.device)
+
+    def _cut_known(
+        self, cuts: dict[int, Cut], selections: Sequence[Selection], tokens: Sequence[Tensor]
+    ) -> tuple[Compaction, list[Merge]]:
+        """Cut by selections that the host knows, or reads now."""
+        length, valid = self.layout.length, left_padding(self.counts)
+        keep = torch.ones(len(self.layout.index), length, dtype=torch.bool) if valid is None else valid
+        # Between the numbers of two columns there is room for as many others as there are columns.
+        order = (torch.arange(length) * (length + 1)).repeat(len(keep), 1)
+        merges, is_reordered = list[Merge](), False
+        for (number, cut), selection, here, rows in zip(
+            cuts.items(), selections, tokens, read_together(selections), strict=True
+        ):
+            group = self.remaining[number]
+            row, current = group.row, self._on_host.fill[group.row]
             beams = slice(row, row + self.beams)
-            rows = kept_in_row_order(selection).cpu()
             if selection.merge is not None:
-                merges += [
-                    Merge(beam, tokens, tokens[rows], selection.merge) for beam in range(beams.start, beams.stop)
-                ]
-            keep[beams, current[group.drop(rows, cut, self.newlines)]] = False
+                merges += [Merge(beam, here, here[rows], selection.merge) for beam in range(beams.start, beams.stop)]
+            keep[beams, current[self.log.add(number, cut, selection, rows)]] = False
             for image in group.images:
                 if len(image.moved):
                     is_reordered, end = True, int(current[image.columns[image.left]].max())
                     order[beams, current[image.moved]] = order[row, end] + 1 + torch.arange(len(image.moved))
-            self._is_renumbered[beams] |= self.positions == "renumber"
-            self.notes[number] = (*self.notes.get(number, ()), *selection.notes)
-            self.scores.setdefault(number, selection.scores)
-            selections.append(selection)
-        device, valid = self.layout.index.device, self.layout.valid
-        keep = keep.to(device) if valid is None else keep.to(device) & valid
-        plan = Compaction.from_mask(keep, order.to(device) if is_reordered else None)
-        return AppliedCut(index, plan, merges, selections)
+        total, self.counts = sum(self.counts), keep.sum(1).tolist()
+        plan = Compaction.from_mask(keep, order if is_reordered else None)
+        plan = replace(plan, removed=total - sum(self.counts))
+        self._on_host = self._on_host.then(plan)
+        return plan.to(self.layout.index.device), merges
 
     def _filled_keys(self, index: int, states: Tensor, cache: Cache | None) -> int:
         """How many keys that the method looks at are tokens: a static cache returns its empty slots too."""
@@ -244,9 +310,17 @@ class PrefillPass:
         if not bool(self._is_renumbered.any()):
             return kept, shift
         rows = self._is_renumbered.to(ids.device)
-        packed, lag = renumber_positions(ids, self.layout, shift, self.inputs.valid, self.inputs.first_position)
+        packed, lag = renumber_positions(
+            ids, self.layout, self.counts, shift, self.inputs.valid, self.inputs.first_position
+        )
         before = torch.zeros_like(lag) if shift is None else shift.to(lag.device)
         return torch.where(rows[:, None], packed, kept), torch.where(rows, lag, before)
+
+    def _shift_at(self, index: int) -> Tensor | None:
+        """B, how far positions at a layer are behind those of the first layer; None where they are not."""
+        if not bool(self._is_renumbered.any()):
+            return self.inputs.past.at_layer(index).shift
+        return self.positions_at(index)[1]
 
     def _mask(self, index: int, states: Tensor, cache: Cache | None) -> Any:
         def make() -> Any:
@@ -278,7 +352,7 @@ class PrefillPass:
             prefilled=held + self.layout.length,
             uncroppable=held + self.layout.length - min(self.layout.tail, self.inputs.tail),
             valid=self.layout.valid_with_past(valid_past, held),
-            shift=self.positions_at(index)[1],
+            shift=self._shift_at(index),
         )
 
     # After the last layer.
@@ -297,23 +371,9 @@ class PrefillPass:
     def _layout_at(self, layer: int) -> Compaction:
         return next(layout for first, layout in reversed(self._layouts) if first <= layer)
 
-    def columns(self, entered: Tensor | None) -> Tensor | None:
-        """B×L, which columns of the prompts stayed to the end, before beams. entered: the same for the first layer."""
-        if entered is None:
-            return None
-        stayed = entered.clone()
-        for image in (image for group in self.remaining for image in group.images):
-            stayed[image.placed.row, image.placed.columns[~image.left]] = False
-        return stayed
 
-    def selections(self, before: list[Selection]) -> list[Selection]:
-        """What stayed to the end, one selection per image. before: the same for the first layer."""
-        depth = self.config.num_hidden_layers
-        parts: list[Selection] = []
-        for number, group in enumerate(self.remaining):
-            notes, scores = self.notes.get(number, ()), self.scores.get(number)
-            parts += group.selections(before[len(parts) :], self.method.name, depth, notes, scores)
-        return parts
+def _take(parts: Deferred[list[Tensor]], place: int) -> Tensor:
+    return parts()[place]
 
 
 class ContinuationPass:

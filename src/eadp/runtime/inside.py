@@ -8,6 +8,7 @@ and its own positions where tokens are renumbered. Layer 0 always sees everythin
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from eadp.compat import PROCESS_DEEPSTACK
 from eadp.methods.inside import InsideMethod, scale_layers
 from eadp.models.adapter import FamilyAdapter
+from eadp.models.vision_call import EncodedImage
 from eadp.runtime.cache_map import pruned_cache_of
 from eadp.runtime.call import PrefillCall, present_call
 from eadp.runtime.compact import Compaction
@@ -157,7 +159,9 @@ def _remaining_tokens(
             columns = placed.columns if fill is None else fill[row, placed.columns]
             left = keep[row, placed.columns]
             is_text[row, columns[left]] = False
-            groups[-1].append(RemainingImage(placed, row, columns, left, next(selections).indices.cpu()))
+            # What was encoded is of no use any more, and what was cut may be asked for long after the prefill.
+            light = replace(placed, image=EncodedImage(placed.layout))
+            groups[-1].append(RemainingImage(light, row, columns, left, next(selections).indices.cpu()))
     return [_group(images, is_prompt[images[0].row], is_text[images[0].row], method, depth) for images in groups]
 
 

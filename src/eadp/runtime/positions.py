@@ -28,13 +28,19 @@ def move_back(ids: Tensor, shift: Tensor | None) -> Tensor:
 
 
 def renumber_positions(
-    ids: Tensor, plan: Compaction, shift: Tensor | None, valid: Tensor | None, start: Tensor | None = None
+    ids: Tensor,
+    plan: Compaction,
+    counts: Sequence[int],
+    shift: Tensor | None,
+    valid: Tensor | None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Number the kept tokens without gaps.
 
     Args:
         ids: …×B×L, the logical position ids.
         plan: Which columns stay.
+        counts: B, how many of each row.
         shift: B, how far earlier prefills on this cache are already behind the logical positions.
         valid: B×L, on the CPU, false for padding; None where there is none.
         start: B×1, the first number. None: the position of the first token. It must be given where the ids count
@@ -47,9 +53,8 @@ def renumber_positions(
     first, last = _ends(valid, ids)
     if start is None:
         start = _take_one(ids, first)
-    count = torch.arange(plan.length, device=ids.device).expand(len(ids), -1)
-    if plan.valid is not None:
-        count = (plan.valid.to(ids.device).cumsum(1) - 1).clamp(min=0)
+    padding = plan.length - torch.tensor(counts)[:, None]
+    count = (torch.arange(plan.length) - padding).clamp(min=0).to(ids.device)
     packed = move_back(start, shift) + count
     return packed, (_take_one(ids, last) - packed[:, -1:])[:, 0]
 
