@@ -81,11 +81,11 @@ class GroupSelection:
         return Merge(
             row,
             columns,
-            columns[selection.indices.cpu()],
+            columns.to(selection.indices.device)[selection.indices],
             selection.merge,
             extra=None if downsampled is None else downsampled.rows,
             deepstack=() if downsampled is None else downsampled.deepstack,
-            rows=None if selection.rows is None else selection.rows.cpu(),
+            rows=selection.rows,
             tower=self.tower_rows if in_tower else None,
             project=vision.project if in_tower else None,
         )
