@@ -1,7 +1,7 @@
 """Launches and waits of a pruned prefill on the pretend device, beside those of the stock model.
 
-    counted = count_prefill("llava_next", "five crops", "eadp")
-    counted.launches, counted.waits
+counted = count_prefill("llava_next", "five crops", "eadp")
+counted.launches, counted.waits
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from eadp.core import Selection
 from eadp.models.guides import CLIPGuide, EmbeddingGuide, SiglipGuide
 from eadp.models.guides.base import Guide
 from helpers import tiny
-from helpers.pretend_device import Counts, module_on_device, on_device, pretend_device, read
+from helpers.pretend_device import STOCK, Counts, module_on_device, on_device, pretend_device, read
 
 METHODS = ("eadp", "cdpruner", "divprune", "visionzip", "fastv")
 READ_TEXT = ("eadp", "cdpruner")
 QUESTIONS = ("What is it?", "Where is the red cup?", "Who?", "Is the dog left of the cup?")
-
-STOCK = ("runtime/attachment.py", "elsewhere")
-"""The lines at which the forward of the stock model runs."""
 
 Sizes = list[tuple[int, ...]]
 
@@ -51,7 +48,8 @@ CLIPS: dict[str, tuple[int, ...]] = {
 }
 """The size of a clip of 64 frames."""
 
-INPUTS = ("one image", "five crops", "64 frames", "batch of 4")
+INPUTS = {"one image": 5, "five crops": 10, "64 frames": 128, "batch of 4": 5}
+"""The inputs of the table, and how many tokens of an image or clip stay."""
 
 
 def sizes_of(family: str, inputs: str) -> list[Sizes]:
@@ -85,11 +83,11 @@ class PrefillCounts:
     logits: torch.Tensor
 
 
-def count_prefill(family: str, inputs: str, method: str, keep: int = 5, **settings: Any) -> PrefillCounts:
+def count_prefill(family: str, inputs: str, method: str, **settings: Any) -> PrefillCounts:
     """Count a prefill whose questions the text encoder has seen before."""
     prompts = tiny_inputs(family, inputs)
     model, stock = _model(family), _stock(family, inputs)
-    asked = arguments(family, method, len(prompts["input_ids"]), keep) | settings
+    asked = arguments(family, inputs, method) | settings
     with eadp.attach(model, tiny.tokenizer(), **asked) as pruned:
         with pretend_device():
             model(**on_device(prompts))
@@ -97,10 +95,7 @@ def count_prefill(family: str, inputs: str, method: str, keep: int = 5, **settin
             output = model(**on_device(prompts))
         with pretend_device():
             selections = [on_cpu(selection) for selection in pruned.last]
-    own_launches, own_waits = (
-        sum(count for line, count in kind.items() if not line.startswith(STOCK))
-        for kind in (counts.launches, counts.waits)
-    )
+    own_launches, own_waits = (kind.total() - kind[STOCK] for kind in (counts.launches, counts.waits))
     return PrefillCounts(
         max(own_launches, counts.launches.total() - stock.launches.total()),
         max(own_waits, counts.waits.total() - stock.waits.total()),
@@ -119,12 +114,26 @@ def on_cpu(selection: Selection) -> Selection:
     return Selection(**read(values), relevance=relevance)
 
 
-def arguments(family: str, method: str, prompts: int, keep: int, on_cpu: bool = False) -> dict[str, Any]:
+def prefill_on_cpu(family: str, inputs: str, method: str, **settings: Any) -> tuple[Sequence[Selection], torch.Tensor]:
+    """Run the same prefill on the CPU. Returns what it kept, and the logits at the last token of each prompt."""
+    model, asked = tiny.model(family), arguments(family, inputs, method, on_cpu=True) | settings
+    with eadp.attach(model, tiny.tokenizer(), **asked) as pruned:
+        output = model(**tiny_inputs(family, inputs))
+        return pruned.last, output.logits[:, -1]
+
+
+def arguments(family: str, inputs: str, method: str, on_cpu: bool = False) -> dict[str, Any]:
     """Return the arguments of `attach` for one cell of the table."""
-    asked: dict[str, Any] = {"method": method, "keep": keep}
+    asked: dict[str, Any] = {"method": method, "keep": _keep(family, inputs)}
     if method in READ_TEXT:
-        asked |= {"guide": _guide(family, on_cpu), "question": QUESTIONS[:prompts]}
+        asked |= {"guide": _guide(family, on_cpu), "question": QUESTIONS[: len(sizes_of(family, inputs))]}
     return asked
+
+
+def _keep(family: str, inputs: str) -> int:
+    """Where each crop or frame is an image of its own, each has the budget of one."""
+    prompt, *_ = sizes_of(family, inputs)
+    return INPUTS["one image"] if len(prompt) > 1 else INPUTS[inputs]
 
 
 @cache
@@ -165,7 +174,9 @@ def _guide(family: str, on_cpu: bool) -> Guide:
     place = (lambda module: module) if on_cpu else module_on_device
     torch.manual_seed(0)
     if config.vision_config.model_type == "clip_vision_model":
-        clip = place(hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=config.vision_config, projection_dim=16)))
+        clip = place(
+            hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=config.vision_config, projection_dim=16))
+        )
         return CLIPGuide(
             text_model=clip.text_model,
             text_projection=clip.text_projection,

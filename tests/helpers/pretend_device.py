@@ -73,6 +73,12 @@ class Counts:
         return "\n".join(f"{name} {kind.total()}: {dict(kind.most_common())}" for name, kind in kinds.items())
 
 
+STOCK = "stock"
+"""In place of a line, where eadp hands over to the model's own code."""
+
+HANDING_OVER = {("runtime/attachment.py", "run"), ("runtime/probe.py", "attend"), ("runtime/inside.py", "add_shortened")}
+"""The functions of eadp that call the model's own code and do nothing else on the device."""
+
 _counts: Counts | None = None
 
 
@@ -84,14 +90,15 @@ def _note(kind: str) -> None:
 
 
 def _line() -> str:
-    """Return the innermost line of eadp on the stack."""
+    """Return the innermost line of eadp on the stack; `STOCK` if there is none, or if it runs the model."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(PACKAGE):
-            return f"{name[len(PACKAGE) + 1 :]}:{frame.f_lineno}"
+            file = name[len(PACKAGE) + 1 :]
+            return STOCK if (file, frame.f_code.co_name) in HANDING_OVER else f"{file}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
-    return "elsewhere"
+    return STOCK
 
 
 class PretendTensor(Tensor):
@@ -261,7 +268,9 @@ def module_on_device(module: Module) -> Module:
     moved = copy.deepcopy(module)
     for part in moved.modules():
         for name, weight in part._parameters.items():
-            part._parameters[name] = None if weight is None else nn.Parameter(_wrap(weight.detach()), requires_grad=False)
+            part._parameters[name] = (
+                None if weight is None else nn.Parameter(_wrap(weight.detach()), requires_grad=False)
+            )
         for name, buffer in part._buffers.items():
             part._buffers[name] = _wrap(buffer)
     return moved

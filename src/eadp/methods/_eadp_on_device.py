@@ -97,8 +97,7 @@ class DeviceSelection:
         constants = [each.is_constant for each in self.scored if each.is_constant is not None]
         is_constant = constants[0][None] if len(constants) == 1 else torch.stack(constants)
         limits = [
-            blocks if blocks < budget else -1
-            for blocks, budget in zip(covered.blocks, covered.budgets, strict=True)
+            blocks if blocks < budget else -1 for blocks, budget in zip(covered.blocks, covered.budgets, strict=True)
         ]
         alike = torch.tensor(limits).to(is_constant.device) if len({*limits}) > 1 else limits[0]
         return is_constant & (covered.count_gaining() <= alike)

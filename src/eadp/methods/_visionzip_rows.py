@@ -176,7 +176,9 @@ def _order_on_device(tokens: VisualTokens, rows: Tensor, listed: Sequence[tuple[
     if not has_mosaic(tokens):
         return torch.tensor(sorted(range(len(listed)), key=lambda row: (rank[listed[row][0]], row)))
     total = len(tokens) + len(listed)
-    keys = torch.tensor([row if block == 0 else total * (1 + kind) + row for row, (block, _, kind) in enumerate(listed)])
+    keys = torch.tensor(
+        [row if block == 0 else total * (1 + kind) + row for row, (block, _, kind) in enumerate(listed)]
+    )
     by_sequence = torch.tensor([block > 0 and kind == DOMINANT for block, _, kind in listed])
     sequence = torch.arange(len(tokens)) if tokens.sequence is None else tokens.sequence
     device = rows.device

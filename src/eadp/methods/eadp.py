@@ -60,6 +60,7 @@ Temperature = Annotated[float, Range(1e-6, 1e6)]
 Scope = Literal["block", "image", "pool"]
 Selector = Literal["facility_location", "dpp", "topk"]
 
+
 @register_method
 @dataclass(frozen=True)
 class EADP(BeforeMethod):
@@ -314,9 +315,7 @@ class EADP(BeforeMethod):
         """Return the blocks that are covered one by one."""
         return [slice(0, len(tokens))] if self.scope == "pool" else tokens.blocks
 
-    def _select_on_device(
-        self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]
-    ) -> list[Selection]:
+    def _select_on_device(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
         """Select from all images at once, without waiting for the device."""
         given = [_require(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
         blocks = [tokens.blocks for tokens in batch] if self.scope == "block" else None

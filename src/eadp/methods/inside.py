@@ -131,7 +131,7 @@ class InsideMethod(Method):
         """
 
     def choose_batch(self, cuts: Sequence[Cut], views: Sequence[LayerView]) -> list[Selection]:
-        """Select the tokens of several prompts at one layer. By default, one prompt after another.
+        """Select the tokens of several prompts at one layer; called on devices. By default, one prompt after another.
 
         Args:
             cuts: The cut of each prompt.

@@ -26,6 +26,7 @@ from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import Range
 
+
 @register_method
 @dataclass(frozen=True)
 class VisionZip(BeforeMethod):

@@ -203,9 +203,7 @@ class Chooser:
                 for budget in budgets
             ]
         aligned = self._align(budgets)
-        tokens = [
-            self._visual_tokens(*each) for each in zip(budgets, aligned, tower_rows, downsampled, strict=True)
-        ]
+        tokens = [self._visual_tokens(*each) for each in zip(budgets, aligned, tower_rows, downsampled, strict=True)]
         with trace.part("selection"):
             selections = method.select_batch(tokens, [budget.text for budget in budgets])
             selections = [check_selection(*each) for each in zip(selections, tokens, strict=True)]

@@ -203,7 +203,10 @@ class PrefillPass:
             for place, group in enumerate(groups)
         ]
         with trace.part("selection"):
-            chosen = self.method.choose_batch(list(cuts.values()), views)
+            if states.device.type == "cpu":
+                chosen = [self.method.choose(cut, view) for cut, view in zip(cuts.values(), views, strict=True)]
+            else:
+                chosen = self.method.choose_batch(list(cuts.values()), views)
         selections = [
             check_cut_selection(selection, cut, len(columns))
             for selection, cut, columns in zip(chosen, cuts.values(), tokens, strict=True)
@@ -225,8 +228,7 @@ class PrefillPass:
     ) -> Compaction:
         """Cut by selections that only the device knows; how many tokens they keep is known."""
         rows, length = len(self.layout.index), self.layout.length
-        valid = left_padding(self.counts)
-        known = torch.ones(rows, length, dtype=torch.bool) if valid is None else valid
+        known = self._valid_columns(rows, length)
         columns, kept = [], []
         for (number, cut), selection, here in zip(cuts.items(), selections, tokens, strict=True):
             row = self.remaining[number].row
@@ -243,8 +245,8 @@ class PrefillPass:
         self, cuts: dict[int, Cut], selections: Sequence[Selection], tokens: Sequence[Tensor]
     ) -> tuple[Compaction, list[Merge]]:
         """Cut by selections that the host knows, or reads now."""
-        length, valid = self.layout.length, left_padding(self.counts)
-        keep = torch.ones(len(self.layout.index), length, dtype=torch.bool) if valid is None else valid
+        length = self.layout.length
+        keep = self._valid_columns(len(self.layout.index), length)
         # Between the numbers of two columns there is room for as many others as there are columns.
         order = (torch.arange(length) * (length + 1)).repeat(len(keep), 1)
         merges, is_reordered = list[Merge](), False
@@ -266,6 +268,11 @@ class PrefillPass:
         plan = replace(plan, removed=total - sum(self.counts))
         self._on_host = self._on_host.then(plan)
         return plan.to(self.layout.index.device), merges
+
+    def _valid_columns(self, rows: int, length: int) -> Tensor:
+        """B×P, on the CPU, false for padding. A prompt may be padded on the right until the first cut."""
+        valid = left_padding(self.counts) if self.cuts else self.inputs.valid
+        return torch.ones(rows, length, dtype=torch.bool) if valid is None else valid.clone()
 
     def _filled_keys(self, index: int, states: Tensor, cache: Cache | None) -> int:
         """How many keys that the method looks at are tokens: a static cache returns its empty slots too."""

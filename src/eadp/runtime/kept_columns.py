@@ -42,9 +42,7 @@ class KeptColumns:
         return cls(keep, tuple(counts), int(is_kept.flip(0).cumprod(0).sum()), total - sum(counts))
 
     @classmethod
-    def of_chosen(
-        cls, known: Tensor, columns: Sequence[Tensor], kept: Sequence[Tensor], total: int
-    ) -> KeptColumns:
+    def of_chosen(cls, known: Tensor, columns: Sequence[Tensor], kept: Sequence[Tensor], total: int) -> KeptColumns:
         """Add to the columns that stay in any case those that were chosen on a device.
 
         Args:
@@ -146,7 +144,9 @@ def choose_columns(
             for group, selection in zip(groups, chosen, strict=True)
         ]
         selections = []
-        for placed, part in ((p, part) for group, split in zip(groups, parts, strict=True) for p, part in zip(group, split, strict=True)):
+        for placed, part in (
+            (p, part) for group, split in zip(groups, parts, strict=True) for p, part in zip(group, split, strict=True)
+        ):
             slots = kept_slots(placed.layout, part.indices, _newlines_of(part, newlines), part.newlines)
             known[placed.row, placed.columns] = slots
             selections.append(part.changed(newlines=int(slots[placed.layout.newline_slots].sum())))
@@ -192,9 +192,7 @@ def _read_indices(selections: Sequence[Selection]) -> list[Selection]:
         return list(selections)
     together = (there[0] if len(there) == 1 else torch.cat(there)).cpu()
     parts = iter(together.split([len(indices) for indices in there]))
-    return [
-        each if each.indices.device.type == "cpu" else each.changed(indices=next(parts)) for each in selections
-    ]
+    return [each if each.indices.device.type == "cpu" else each.changed(indices=next(parts)) for each in selections]
 
 
 def kept_slots(layout: ImageLayout, kept: Tensor, newlines: Newlines, chosen: int = 0) -> Tensor:

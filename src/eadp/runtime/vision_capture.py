@@ -195,7 +195,9 @@ class VisionCapture:
             return shown
         is_flat = isinstance(mask, Tensor) and mask.ndim == 2
         valid = read_mask(mask[:: self.beams], self._length) if is_flat else None
-        return PromptIds(None if ids is None else ids[:: self.beams].cpu(), valid, shows_padding=mask is None or is_flat)
+        return PromptIds(
+            None if ids is None else ids[:: self.beams].cpu(), valid, shows_padding=mask is None or is_flat
+        )
 
     def add(self, output: Any) -> None:
         """Take an output that the forward encodes within itself; `generate` encodes before it, and passes it in."""
