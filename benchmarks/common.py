@@ -13,7 +13,6 @@ from typing import Any
 
 import numba
 import torch
-from torch.nn import functional as F
 
 from eadp.measure.machine import describe_machine
 
@@ -82,12 +81,3 @@ def write_into(page: Path, name: str, text: str) -> None:
     if not marks.search(old):
         raise ValueError(f"{page} has no marks <!-- {name}: … --> and <!-- end -->")
     page.write_text(marks.sub(lambda found: found[1] + text.rstrip() + "\n" + found[2], old))
-
-
-def image_like(rows: int, columns: int, width: int, seed: int = 0) -> torch.Tensor:
-    """Make rows·columns tokens whose similarity falls with distance, as in an image: smooth fields plus noise."""
-    g = torch.Generator().manual_seed(seed)
-    coarse = torch.randn(1, 48, max(2, rows // 4), max(2, columns // 4), generator=g)
-    fields = F.interpolate(coarse, size=(rows, columns), mode="bicubic")[0].flatten(1).T
-    mixed = fields @ torch.randn(48, width, generator=g)
-    return mixed + 3 * torch.randn(rows * columns, width, generator=g)

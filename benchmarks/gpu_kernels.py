@@ -28,7 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from eadp.core import ties
-from eadp.core.triton import diversity, facility, similarity
+from eadp.core.triton import dpp, facility, facility_kernels, max_min, relevance, similarity, smoothing
 from eadp.utils.tables import format_markdown
 
 TARGETS = {
@@ -41,70 +41,125 @@ TARGETS = {
 """A100, RTX 3090, H100, B200, MI300X."""
 
 POINTERS = {
-    **dict.fromkeys(("sizes", "limits", "changed"), "*i32"),
+    **dict.fromkeys(("sizes", "limits", "changed", "counters", "counts", "table"), "*i32"),
     **dict.fromkeys(("gains", "highest", "picked_gains", "figures", "goal", "noise"), "*fp64"),
     **dict.fromkeys(("variance", "unexplained", "factor", "nearest"), "*fp64"),
-    **dict.fromkeys(("weights", "covered", "before"), "*fp32"),
-    "features": "*fp16",
-    "out": "*fp32",
-    "order": "*i64",
+    **dict.fromkeys(("covered", "before", "cosines", "entropies", "dense_score", "global_score"), "*fp32"),
+    **dict.fromkeys(("fused", "extremes", "score", "taps", "smoothed", "polarized", "out"), "*fp32"),
+    **dict.fromkeys(("features", "visual", "text"), "*fp16"),
+    **dict.fromkeys(("kept", "is_constant"), "*i1"),
+    **dict.fromkeys(("order", "starts"), "*i64"),
+    **dict.fromkeys(("sign", "tau", "mu", "gamma", "theta", "beta", "constant_range"), "fp32"),
+    **dict.fromkeys(("numerator_epsilon", "denominator_epsilon"), "fp32"),
 }
-"""Types of the arguments that are tensors; `matrix` differs between kernels, the others are whole numbers."""
+"""Types of the arguments that are not whole numbers. `matrix` and `weights` differ between kernels."""
 
 CHUNK = 1024
+GREEDY = {
+    "has_goal": False,
+    "tie": ties.TIE_MARGIN,
+    "error_share": 0.0,
+    "error_per_update": facility.ERROR_PER_UPDATE / facility.SAFE_ERROR,
+    "compensated": False,
+    "chunk": CHUNK,
+    "columns": facility.COLUMNS,
+}
+COMPENSATED = {**GREEDY, "compensated": True, "error_share": facility.COMPENSATED_ERROR / facility.SAFE_ERROR}
+ONE_BLOCK = {"resumes": False, "noise_share": ties.ROUNDING_NOISE}
+DPP = {
+    "noise": ties.ROUNDING_NOISE,
+    "tie": ties.TIE_MARGIN,
+    "copy_floor": (1 - 2 * ties.ROUNDING_NOISE) ** 2,
+    "chunk": CHUNK,
+    "rows": dpp.FACTOR_ROWS,
+}
+WORDS = 128
+FUSED = {"has_words": True, "has_pooled": True, "by_floor": False, "words": WORDS}
+FUSED_CHUNK = relevance.FUSED_ENTRIES // WORDS
 KERNELS: dict[str, tuple[Any, str, dict[str, Any], int]] = {
-    "similarity": (similarity.rebound, "*fp32", {"tile": similarity.TILE, "depth": similarity.DEPTH}, 4),
+    "relevance: cosines": (relevance.word_cosines, "", {"tile": relevance.TILE, "depth": relevance.DEPTH}, 4),
+    "relevance: entropies": (
+        relevance.word_entropies,
+        "",
+        {"words": relevance.ENTROPY_WORDS, "chunk": relevance.ENTROPY_TOKENS},
+        4,
+    ),
+    "relevance: filter, weights, fusion": (
+        relevance.fuse_scores,
+        "",
+        {**FUSED, "aggregation": 0, "chunk": FUSED_CHUNK},
+        8,
+    ),
+    "relevance: weights per token (video)": (
+        relevance.fuse_scores,
+        "",
+        {**FUSED, "aggregation": 1, "chunk": FUSED_CHUNK},
+        8,
+    ),
+    "relevance: min-max": (relevance.normalize_scores, "", {"by_block": False, "chunk": FUSED_CHUNK}, 4),
+    "Gaussian and power": (
+        smoothing.smooth_and_sharpen,
+        "",
+        {"size": 3, "power": 0, "cells": smoothing.CELLS},
+        4,
+    ),
+    "similarity": (similarity.rebound, "", {"tile": similarity.TILE, "depth": similarity.DEPTH}, 4),
     "facility location: first gains": (
-        facility.first_gains,
+        facility_kernels.first_gains,
         "*fp32",
         {"symmetric": True, "chunk": facility.GAIN_CHUNK, "columns": facility.COLUMNS},
         4,
     ),
-    "facility location: all picks": (
-        facility.greedy,
+    "facility location: all picks": (facility_kernels.greedy, "*fp32", {**GREEDY, **ONE_BLOCK}, CHUNK // 128),
+    "facility location: all picks, compensated": (
+        facility_kernels.greedy,
         "*fp32",
-        {
-            "has_goal": False,
-            "noise_share": ties.ROUNDING_NOISE,
-            "tie": ties.TIE_MARGIN,
-            "error_per_update": facility.ERROR_PER_UPDATE / facility.SAFE_ERROR,
-            "chunk": CHUNK,
-            "columns": facility.COLUMNS,
-        },
+        {**COMPENSATED, **ONE_BLOCK},
         CHUNK // 128,
     ),
-    "DPP: all picks": (
-        diversity.dpp_greedy,
-        "*fp64",
-        {
-            "noise": ties.ROUNDING_NOISE,
-            "tie": ties.TIE_MARGIN,
-            "copy_floor": (1 - 2 * ties.ROUNDING_NOISE) ** 2,
-            "chunk": CHUNK,
-            "rows": diversity.FACTOR_ROWS,
-        },
-        CHUNK // 128,
+    "facility location: large block, begin": (
+        facility_kernels.begin,
+        "",
+        {"noise_share": ties.ROUNDING_NOISE, "chunk": CHUNK},
+        8,
     ),
-    "max-min: nearest neighbours": (
-        diversity.nearest_neighbours,
-        "*fp64",
-        {"chunk": diversity.NEIGHBOUR_CHUNK, "rows": diversity.ROWS},
+    "facility location: large block, one pick": (
+        facility_kernels.pick_next,
+        "*fp32",
+        {**GREEDY, "own": facility.GAIN_CHUNK},
         4,
     ),
-    "max-min: all picks": (
-        diversity.max_min_greedy,
-        "*fp64",
-        {"tie": ties.TIE_MARGIN, "chunk": CHUNK},
+    "facility location: large block, one pick, compensated": (
+        facility_kernels.pick_next,
+        "*fp32",
+        {**COMPENSATED, "own": facility.GAIN_CHUNK},
+        4,
+    ),
+    "facility location: large block, last picks": (
+        facility_kernels.greedy,
+        "*fp32",
+        {**GREEDY, **ONE_BLOCK, "resumes": True},
         CHUNK // 128,
     ),
+    "DPP: all picks": (dpp.dpp_greedy, "*fp64", DPP, CHUNK // 128),
+    "DPP: large block, one pick": (dpp.dpp_next, "*fp64", {**DPP, "own": dpp.OWN_CHUNK}, 4),
+    "max-min: nearest neighbours": (
+        max_min.nearest_neighbours,
+        "*fp64",
+        {"chunk": max_min.NEIGHBOUR_CHUNK, "rows": max_min.ROWS},
+        4,
+    ),
+    "max-min: all picks": (max_min.max_min_greedy, "*fp64", {"tie": ties.TIE_MARGIN, "chunk": CHUNK}, CHUNK // 128),
 }
-"""The kernels for blocks of up to 1,024 tokens: the function, the type of the matrix, constants, and warps."""
+"""Every kernel as it is launched for blocks of 1,024 tokens or more: the function, the type of the matrix, constants,
+and warps."""
 
 
 def compile_kernel(name: str, target: str) -> dict[str, int]:
     """Compile one kernel for one target; return its registers per thread and its spills in bytes."""
     kernel, matrix, constants, warps = KERNELS[name]
-    types = {**POINTERS, "matrix": matrix}
+    # The weights of words are called as those of tokens.
+    types = {**POINTERS, "matrix": matrix, "weights": "*fp32"}
     signature = {
         argument: "constexpr" if argument in constants else types.get(argument, "i32") for argument in kernel.arg_names
     }
@@ -135,7 +190,7 @@ def main(as_json: bool = typer.Option(False, "--json", help="Print the figures a
     if as_json:
         print(json.dumps(found))
         return
-    head = ["kernel, up to 1,024 tokens per block", *TARGETS]
+    head = ["kernel", *TARGETS]
     body = [[name, *(f"{e['registers']} / {e['spills']}" for e in row.values())] for name, row in found.items()]
     table = Table(*head)
     for row in body:

@@ -10,24 +10,21 @@ time on one thread: see benchmarks/README.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar
+from typing import Any
 
 import common
-import torch
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from selection import TARGET_HEAD, published_loop
+from selection import TARGET_HEAD
 
-from eadp import EADP, Selection, TextGuide, VisualTokens
 from eadp.architectures import untrained
-from eadp.core import allocate
 from eadp.loading import load_guide, load_model
 from eadp.measure import bench_report
 from eadp.measure.bench import BenchReport, bench
 from eadp.measure.bench_plot import draw_plot
+from eadp.measure.loops import PublishedLoop
 from eadp.measure.samples import pocket_samples
 from eadp.measure.stopwatch import make_clock
 from eadp.methods import Method, get_method
@@ -37,24 +34,6 @@ from eadp.utils.tables import format_markdown
 
 MIN_REALIZED_SPEEDUP, MAX_PRUNER_SHARE = 0.85, 0.05
 """The targets of this benchmark."""
-
-
-@dataclass(frozen=True)
-class PublishedLoop(EADP):
-    """EADP as released: the same maps, then the dense greedy selection per block, with N×N temporaries per pick."""
-
-    name: ClassVar[str] = "published loop"
-
-    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        weights = self.relevance(tokens, text).polarized
-        assert weights is not None  # `relevance` of EADP always polarizes.
-        maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
-        quotas = allocate(maps, self.count_to_keep(len(tokens)), self.allocation, self.rounding, tokens.layout)
-        picks = []
-        for block, quota in zip(tokens.blocks, quotas, strict=True):
-            unit = torch.nn.functional.normalize(tokens.features[block].float(), dim=1)
-            picks.append(block.start + published_loop((1 + unit @ unit.T) / 2, weights[block], quota).sort().values)
-        return Selection(torch.cat(picks), len(tokens), self.name)
 
 
 def measure(name: str, side: int | None, layers: int | None, rounds: int) -> tuple[BenchReport, int]:

@@ -25,6 +25,8 @@ from rich.table import Table
 from torch import Tensor
 
 from eadp import EADP, TextGuide, VisualTokens, core
+from eadp.measure.gpu import image_like
+from eadp.measure.loops import published_loop
 from eadp.utils.palette import BLUE, GREEN, PURPLE, SKY_BLUE, VERMILLION
 from eadp.utils.tables import format_markdown
 
@@ -45,20 +47,6 @@ LOOP_PICKS = 4
 
 TARGET_HEAD = ["figure", "target", "reached"]
 """Column titles of a table of targets."""
-
-
-def published_loop(similarity: Tensor, weights: Tensor, keep: int) -> Tensor:
-    """Run the dense greedy algorithm as in the release, with N×N temporaries per pick."""
-    covered = torch.zeros_like(weights)
-    picked = torch.zeros(len(weights), dtype=torch.bool)
-    order = []
-    for _ in range(keep):
-        gains = (weights[None, :] * torch.relu(similarity - covered[None, :])).sum(dim=1)
-        pick = gains.masked_fill(picked, -torch.inf).argmax()
-        picked[pick] = True
-        covered = torch.maximum(covered, similarity[pick])
-        order.append(pick)
-    return torch.stack(order)
 
 
 def peers(similarity: Tensor, weights: Tensor, keep: int) -> dict[str, Callable[[], object]]:
@@ -97,7 +85,7 @@ def measure(blocks: int, grid: core.Grid, share: int, repeats: int) -> dict[str,
     problems = []
     for block in range(blocks):
         weights = torch.rand(n, generator=torch.Generator().manual_seed(block)) ** 2
-        problems.append((core.token_similarity(common.image_like(*grid, 64, block)), weights))
+        problems.append((core.token_similarity(image_like(*grid, 64, block)), weights))
     loop_keep = min(keep, LOOP_PICKS) if n > 4096 else keep
     calls: dict[str, Callable[[], object]] = {
         OURS: lambda: [core.facility_location(s, w, keep, symmetric=True) for s, w in problems],
@@ -121,7 +109,7 @@ def compare_with_targets(repeats: int) -> list[tuple[str, str, float]]:
     """Measure the figure of each target: its name, the target, and the value that this run reached."""
 
     def measure_1024(k: int) -> dict[str, float]:
-        s = core.token_similarity(common.image_like(32, 32, 64))
+        s = core.token_similarity(image_like(32, 32, 64))
         w = torch.rand(1024, generator=torch.Generator().manual_seed(0)) ** 2
         calls = {
             OURS: lambda: core.facility_location(s, w, k, symmetric=True),
@@ -136,7 +124,7 @@ def compare_with_targets(repeats: int) -> list[tuple[str, str, float]]:
         found.append((f"N=1024 K={k}: published loop / ours", target, ms[LOOP] / ms[OURS]))
         found.append((f"N=1024 K={k}: fastest peer / ours", "≥ 15", min(ms[APRICOT], ms[SUBMODLIB]) / ms[OURS]))
 
-    f = common.image_like(32, 32, 1024)
+    f = image_like(32, 32, 1024)
     s, w = core.token_similarity(f), torch.rand(1024) ** 2
     ms = common.medians(
         common.time_interleaved(
@@ -147,7 +135,7 @@ def compare_with_targets(repeats: int) -> list[tuple[str, str, float]]:
     found.append(("N=1024 d=1024 K=128: selection / similarity matmul", "≤ 0.25", ms["select"] / ms["matmul"]))
 
     g = torch.Generator().manual_seed(1)
-    tokens = VisualTokens(common.image_like(24, 24, 4096), torch.randn(576, 768, generator=g), [(24, 24)])
+    tokens = VisualTokens(image_like(24, 24, 4096), torch.randn(576, 768, generator=g), [(24, 24)])
     words = torch.randn(30, 768, generator=g)
     text, method = TextGuide(words, words.mean(0)), EADP(keep=64)
     calls = {"select": lambda: method.select(tokens, text), "matmul": lambda: tokens.features @ tokens.features.T}
@@ -162,7 +150,7 @@ def compare_with_targets(repeats: int) -> list[tuple[str, str, float]]:
 
 def measure_large() -> None:
     """Print the CPU seconds of one selection at N=10,816, K=600, and the peak memory of this process in GB."""
-    s, w = core.token_similarity(common.image_like(104, 104, 64)), torch.rand(104 * 104) ** 2
+    s, w = core.token_similarity(image_like(104, 104, 64)), torch.rand(104 * 104) ** 2
     core.facility_location(s[:64, :64].contiguous(), w[:64], 8)  # Compile, or load from numba's cache.
     ms = common.time_interleaved({OURS: lambda: core.facility_location(s, w, 600, symmetric=True)}, 3)[OURS]
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,6 +52,33 @@ WAITING = {
 """Operators whose result, or its size, the host needs."""
 
 
+class Memory:
+    """Bytes of the tensors that were made on the device and are alive.
+
+    Attributes:
+        live: Bytes now.
+        peak: The most bytes at any time.
+    """
+
+    def __init__(self) -> None:
+        self.live = self.peak = 0
+        self._known: set[int] = set()
+
+    def note(self, held: Tensor) -> None:
+        """Count the memory of a result that is not a view of another tensor."""
+        key, size = held.untyped_storage()._cdata, held.untyped_storage().nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(held, self._forget, key, size)
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.remove(key)
+        self.live -= size
+
+
 @dataclass
 class Counts:
     """What happened on the device, by the line of eadp that caused it ("core/block_cover.py:42").
@@ -66,6 +94,7 @@ class Counts:
     waits: Counter[str] = field(default_factory=Counter)
     reads: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
+    memory: Memory = field(default_factory=Memory)
 
     def describe(self) -> str:
         """Return all lines with their counts, for the message of a failed test."""
@@ -80,6 +109,7 @@ HANDING_OVER = {("runtime/attachment.py", "run"), ("runtime/probe.py", "attend")
 """The functions of eadp that call the model's own code and do nothing else on the device."""
 
 _counts: Counts | None = None
+_without_float64 = False
 
 
 def _note(kind: str) -> None:
@@ -90,11 +120,14 @@ def _note(kind: str) -> None:
 
 
 def _line() -> str:
-    """Return the innermost line of eadp on the stack; `STOCK` if there is none, or if it runs the model."""
+    """Return the innermost line of eadp on the stack that is not the function which launches kernels.
+
+    It is `STOCK` if there is none, or if that line runs the model.
+    """
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(PACKAGE):
+        if name.startswith(PACKAGE) and not name.endswith("/triton/launch.py"):
             file = name[len(PACKAGE) + 1 :]
             return STOCK if (file, frame.f_code.co_name) in HANDING_OVER else f"{file}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
@@ -229,6 +262,13 @@ def _run(function: Any, args: Any, kwargs: Any) -> Any:
         return args[0]
     if "out" in kwargs:
         return kwargs["out"]
+    results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+    if to_device and _without_float64 and any(each.dtype == torch.float64 for each in results):
+        raise TypeError(f"the pretend device has no float64, but {name} was to compute in it at {_line()}")
+    is_view = any(each.alias_info is not None for each in function._schema.returns)
+    if to_device and _counts is not None and not is_view:
+        for each in results:
+            _counts.memory.note(each)
     return tree_map(_wrap, out) if to_device else out
 
 
@@ -282,8 +322,13 @@ def read(value: Any) -> Any:
 
 
 @contextmanager
-def pretend_device() -> Iterator[Counts]:
-    """Make the pretend device available and count what happens on it."""
+def pretend_device(name: str = "cuda:0", *, without_float64: bool = False) -> Iterator[Counts]:
+    """Make the pretend device available and count what happens on it.
+
+    Args:
+        name: What the device is called.
+        without_float64: Raise TypeError for any result in float64, as Apple's GPUs do.
+    """
     global _counts
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
@@ -294,6 +339,8 @@ def pretend_device() -> Iterator[Counts]:
 
             patch.setattr(launch, "run", _run_kernel)
             patch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=8, minor=0))
+        patch.setattr(sys.modules[__name__], "DEVICE", torch.device(name))
+        patch.setattr(sys.modules[__name__], "_without_float64", without_float64)
         _counts = Counts()
         try:
             with _Mode():

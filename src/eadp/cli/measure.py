@@ -115,6 +115,14 @@ def bench(
         Path | None,
         typer.Option(metavar="FILE", help="A results.json of `eadp eval`, to plot accuracy against time."),
     ] = None,
+    gpu: Annotated[
+        bool,
+        typer.Option(
+            "--gpu",
+            help="Measure the selection alone, per pick, and prefills on this machine's GPU instead, next to other "
+            "loops. Of the other options, only --layers and --out count.",
+        ),
+    ] = False,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder for bench.json, bench.csv, bench.md and bench.png.")
     ] = Path("out/bench"),
@@ -127,6 +135,9 @@ def bench(
     Example: eadp bench --model random:llava-1.5-7b --layers 4 --methods eadp,fastv --keep 64 --samples 10
     """
     from rich.progress import Progress
+
+    if gpu:
+        return _bench_gpu(layers or 4, out)
 
     from eadp.measure import bench_report
     from eadp.measure.bench_setup import BenchSettings, prepare
@@ -149,6 +160,25 @@ def bench(
     for warning in report.warnings:
         get_console().print(f"[bold red]warning:[/] {warning}")
     get_console().print("written: " + ", ".join(map(str, written)))
+
+
+def _bench_gpu(layers: int, out: Path) -> None:
+    """Measure on this machine's GPU, print the tables and write the file."""
+    from rich.table import Table
+
+    from eadp.measure.gpu import SEND_IN, measure_gpu
+
+    try:
+        report = measure_gpu(layers=layers, progress=lambda name: get_console().print(f"measuring {name} …"))
+    except ValueError as error:
+        get_console().print(str(error))
+        raise typer.Exit(1) from error
+    for head, body in report.tables():
+        table = Table(*head)
+        for row in body:
+            table.add_row(*row)
+        get_console().print(table)
+    get_console().print(f"{report.card}: written to {report.write(out)}. {SEND_IN}")
 
 
 @app.command(rich_help_panel=MEASURE)

@@ -4,8 +4,8 @@ Each step picks one token of every block, so the number of operations does not d
 is read back to the host. Gains are computed again at each step, a slice of the candidates at a time, so that the
 scratch memory stays below the size of the matrix.
 
-Sums are in float64. Where a device has no float64, they are compensated sums in float32: each product is split into a
-leading part, whose sum is exact, and the rest. The two sums are kept apart, and gains are compared by both.
+Sums are in float64. Where a device has no float64, or a slow one, they are compensated sums in float32: each product is
+split into a leading part, whose sum is exact, and the rest. The sums are kept apart, and gains are compared by both.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import ties
+from eadp.core.backends import has_fast_float64
 from eadp.core.similarity import highest_precision
 from eadp.core.solution import BlockSolution
 
@@ -25,6 +26,11 @@ SCRATCH_SHARE = 0.5
 
 CHECK_INTERVAL = 64
 """Picks between two checks whether every block has reached its coverage. A check waits for the device."""
+
+
+def default_precision(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 for compensated sums where the device has no float64 or computes it slowly."""
+    return highest_precision(device) if has_fast_float64(device) else torch.float32
 
 
 class _Gains(NamedTuple):
@@ -114,12 +120,15 @@ def solve_facility(
         goal: 2 numbers (a, b): a block is done once F reaches a · F(all tokens) + b · F(first pick), or nothing is left
             to gain. None to make `limits` picks, whatever they gain.
         most: The largest of the limits.
-        precision: float64, or float32 for compensated sums. None for what the device has.
+        precision: float64, or float32 for compensated sums. None for what is fast on the device. Input in float64 is
+            always summed in float64.
 
     Returns:
         The picks of each block.
     """
-    precision = highest_precision(matrices.device) if precision is None else precision
+    if torch.float64 in (matrices.dtype, weights.dtype):
+        precision = torch.float64
+    precision = default_precision(matrices.device) if precision is None else precision
     blocks, n, _ = matrices.shape
     is_token = torch.arange(n, device=matrices.device) < sizes[:, None]
     weights = weights.to(precision).where(is_token, 0.0)

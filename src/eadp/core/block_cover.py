@@ -12,6 +12,7 @@ from torch import Tensor
 from eadp.core.backends import DEVICE_BACKENDS, choose_backend
 from eadp.core.batched import solve_facility
 from eadp.core.block_layout import BlockLayout
+from eadp.core.device_tables import numbers_on_device
 from eadp.core.similarity import block_similarity
 from eadp.core.solution import BlockSolution, Solution
 from eadp.core.trace import part
@@ -43,7 +44,7 @@ class BlockCover:
         order = self.solution.order
         starts = [block.start for block in self.layout.blocks]
         if any(starts):
-            order = order + torch.tensor(starts).to(order.device)[:, None]
+            order = order + self.layout.starts_on_device[:, None]
         if self.total < order.numel():
             is_pick = torch.arange(order.shape[1], device=order.device) < self.quotas[:, None]
             order = order.where(is_pick, self.layout.blocks[-1].stop)
@@ -95,22 +96,21 @@ def cover_blocks(
         limits = quotas.clamp_min(1)
     else:
         total, most = sum(quotas), max(1, *quotas)
-        known = torch.tensor([quotas, [max(1, quota) for quota in quotas]], dtype=torch.int32, device=features.device)
-        quotas, limits = known.unbind()
+        limits = numbers_on_device(tuple(max(1, quota) for quota in quotas), features.device)
+        quotas = numbers_on_device(tuple(quotas), features.device)
     stacked_weights, is_even = cover_evenly_without_weights(layout.stack(weights.detach()))
-    stacked = layout.stack(features)
     if chosen == "triton":
         from eadp.core.triton import similarity
         from eadp.core.triton.facility import solve
 
-        if stacked.dtype == torch.float64:
-            matrices = block_similarity(stacked)
+        if features.dtype == torch.float64:
+            matrices = block_similarity(layout.stack(features))
         else:
             with part("similarity"):
-                matrices = similarity.block_similarity(stacked, layout.sizes_on_device)
+                matrices = similarity.block_similarity(features, layout)
         solution = solve(matrices, stacked_weights, layout.sizes_on_device, limits, None, most, symmetric=True)
     else:
-        matrices = block_similarity(stacked, None if layout.is_regular else layout.is_token)
+        matrices = block_similarity(layout.stack(features), None if layout.is_regular else layout.is_token)
         solution = solve_facility(matrices, stacked_weights, layout.sizes_on_device, limits, None, most)
     return BlockCover(layout, solution, quotas, total, stacked_weights, is_even)
 

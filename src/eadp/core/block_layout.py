@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import torch
 from torch import Tensor
+
+from eadp.core.device_tables import numbers_on_device
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,14 @@ class BlockLayout:
 
     @classmethod
     def of(cls, blocks: Sequence[slice], device: torch.device) -> BlockLayout:
-        """Build the layout of these blocks."""
-        return cls(tuple(blocks), device)
+        """Return the layout of these blocks; the same one each time, so that its tensors are made once."""
+        return _layout(tuple((block.start, block.stop) for block in blocks), device)
 
     @classmethod
     def following(cls, sizes: Sequence[int], device: torch.device) -> BlockLayout:
         """Build the layout of blocks of these sizes that follow each other."""
         ends = list(accumulate(sizes))
-        return cls(tuple(slice(end - size, end) for end, size in zip(ends, sizes, strict=True)), device)
+        return cls.of([slice(end - size, end) for end, size in zip(ends, sizes, strict=True)], device)
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -50,9 +52,7 @@ class BlockLayout:
     @cached_property
     def is_regular(self) -> bool:
         """Whether the blocks have equal sizes and follow each other, so that a batch of them is only another view."""
-        return all(
-            block == slice(i * self.largest, (i + 1) * self.largest, block.step) for i, block in enumerate(self.blocks)
-        )
+        return all(block == slice(i * self.largest, (i + 1) * self.largest) for i, block in enumerate(self.blocks))
 
     def covers(self, tokens: int) -> bool:
         """Return whether the blocks follow each other from the first of so many tokens to the last."""
@@ -64,21 +64,25 @@ class BlockLayout:
     @cached_property
     def sizes_on_device(self) -> Tensor:
         """B, int32."""
-        if len(set(self.sizes)) == 1:
-            return torch.full((len(self),), self.largest, dtype=torch.int32, device=self.device)
-        return torch.tensor(self.sizes, dtype=torch.int32, device=self.device)
+        return numbers_on_device(tuple(self.sizes), self.device)
+
+    @cached_property
+    def starts_on_device(self) -> Tensor:
+        """B, int64, the first token of each block."""
+        return numbers_on_device(tuple(block.start for block in self.blocks), self.device, torch.long)
 
     @cached_property
     def is_token(self) -> Tensor:
         """B×largest, false where a block is padded."""
-        return (torch.arange(self.largest) < torch.tensor(self.sizes)[:, None]).to(self.device)
+        with torch.inference_mode(False):
+            return torch.arange(self.largest, device=self.device) < self.sizes_on_device[:, None]
 
     @cached_property
     def token_index(self) -> Tensor:
         """B×largest, the token at each place of the batch; at padded places, the last token of the block."""
-        starts, sizes = torch.tensor([block.start for block in self.blocks]), torch.tensor(self.sizes)
-        index = starts[:, None] + torch.minimum(torch.arange(self.largest), sizes[:, None] - 1)
-        return index.to(self.device)
+        with torch.inference_mode(False):
+            places = torch.arange(self.largest, device=self.device)
+            return self.starts_on_device[:, None] + torch.minimum(places, self.sizes_on_device[:, None].long() - 1)
 
     def stack(self, values: Tensor) -> Tensor:
         """Return the values of N tokens (N×…) as a batch of blocks: B×largest×…, padded with zeros."""
@@ -92,3 +96,8 @@ class BlockLayout:
         if self.is_regular:
             return stacked.flatten(0, 1)
         return torch.cat([each[:size] for each, size in zip(stacked, self.sizes, strict=True)])
+
+
+@lru_cache(maxsize=64)
+def _layout(ranges: tuple[tuple[int, int], ...], device: torch.device) -> BlockLayout:
+    return BlockLayout(tuple(slice(start, stop) for start, stop in ranges), device)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,18 @@ def cache_folder() -> Path:
 
     Numba discards what another version has compiled. Two versions that share a folder, such as those of two
     environments with one checkout, would compile everything again whenever the other one ran. Within the folder, numba
-    tells CPUs, versions of Python and versions of the source apart. If the folder cannot be written, numba chooses one
+    tells CPUs and versions of Python apart. The name also has a hash of all loops: where a loop calls one of another
+    file, numba does not notice that the other file has changed. If the folder cannot be written, numba chooses one
     in the user's cache.
     """
     parent = _config.CACHE_DIR or Path(__file__).parent / "__pycache__"
-    return Path(parent) / f"numba-{numba.__version__}"
+    return Path(parent) / f"numba-{numba.__version__}-{_hash_of_loops()}"
+
+
+@cache
+def _hash_of_loops() -> str:
+    sources = sorted((Path(__file__).parent / "kernels").glob("*.py"))
+    return sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from eadp.core import batched, checks, ties
 from eadp.core.backends import DEVICE_BACKENDS, MATRIX_BACKENDS, choose_backend
 from eadp.core.block_layout import BlockLayout
+from eadp.core.device_tables import numbers_on_device
 from eadp.core.similarity import block_cosine, token_cosine
 
 DISTANCE_NOISE = 2 * ties.ROUNDING_NOISE
@@ -177,10 +178,9 @@ def _pick_together(
     solve: Callable[..., tuple[Tensor, Tensor]], matrices: Tensor, layout: BlockLayout, quotas: Sequence[int]
 ) -> OrderedPicks:
     """Solve all blocks at once on the device, and return their picks block by block."""
-    limits = torch.tensor(list(quotas), dtype=torch.int32, device=layout.device)
+    limits = numbers_on_device(tuple(quotas), layout.device)
     order, gains = solve(matrices, layout.sizes_on_device, limits, max(quotas))
-    starts = torch.tensor([block.start for block in layout.blocks], device=layout.device)
-    order = order + starts[:, None]
+    order = order + layout.starts_on_device[:, None]
     return OrderedPicks(
         *(torch.cat([row[:quota] for row, quota in zip(x, quotas, strict=True)]) for x in (order, gains))
     )
@@ -188,8 +188,7 @@ def _pick_together(
 
 def _counts(matrix: Tensor, keep: int) -> tuple[Tensor, Tensor]:
     """The number of tokens and of picks, as a batch of one block."""
-    sizes, limits = (torch.full((1,), k, dtype=torch.int32, device=matrix.device) for k in (len(matrix), keep))
-    return sizes, limits
+    return numbers_on_device((len(matrix),), matrix.device), numbers_on_device((keep,), matrix.device)
 
 
 def _dpp_solver(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:

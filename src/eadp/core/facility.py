@@ -17,6 +17,7 @@ from torch import Tensor
 from eadp.core import checks, ties
 from eadp.core.backends import BACKENDS, choose_backend
 from eadp.core.batched import solve_facility
+from eadp.core.device_tables import numbers_on_device
 from eadp.core.similarity import LazySimilarity, highest_precision
 from eadp.core.solution import Solution
 
@@ -233,12 +234,12 @@ def _solve_on_device(
 ) -> Solution:
     """Solve by Triton or torch. The results are read back once, after the last pick."""
     n, device = len(similarity), similarity.device
-    sizes, limits = (torch.full((1,), count, dtype=torch.int32, device=device) for count in (n, limit))
+    sizes, limits = numbers_on_device((n,), device), numbers_on_device((limit,), device)
     goal = None
     if target < math.inf:
         # The goal is a sum of shares of F(all tokens) and of F(first pick).
-        shares = [objective_goal(target, 0.0, 1.0), 1 - target]
-        goal = torch.tensor(shares, dtype=highest_precision(device), device=device)
+        shares = (objective_goal(target, 0.0, 1.0), 1 - target)
+        goal = numbers_on_device(shares, device, highest_precision(device))
     matrices, weights_row = similarity[None], weights.to(device)[None]
     if backend == "triton":
         from eadp.core.triton.facility import solve

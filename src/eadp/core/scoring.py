@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -68,7 +68,7 @@ class Scoring:
     tau: float = 0.01
     dispersion: str = "entropy"
     word_count: str = "quantile"
-    aggregation: Aggregation = Aggregation()
+    aggregation: Aggregation = field(default_factory=Aggregation)
     normalised_over: str = "image"
     lift: float = 0.0
 

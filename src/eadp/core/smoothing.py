@@ -14,7 +14,6 @@ from eadp.core.backends import choose_backend
 from eadp.core.trace import part
 from eadp.core.types import Grid
 
-
 LARGEST_FILTER_IN_KERNEL = 15
 """Larger filters run in torch operations, row by row and column by column."""
 

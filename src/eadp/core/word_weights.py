@@ -1,4 +1,4 @@
-"""Which words of the question count, and how much: dispersion, filter and weights (Eq. 4 to 7), in all blocks at once."""
+"""Which words of the question count, and how much: dispersion, filter and weights (Eq. 4 to 7), in all blocks."""
 
 from __future__ import annotations
 

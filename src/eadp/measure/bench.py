@@ -218,7 +218,7 @@ def bench(
     rows = [BenchRow(), *(each if isinstance(each, BenchRow) else BenchRow(each) for each in methods)]
     runs: list[list[BenchRun]] = [[] for _ in rows]
     counted: list[OperationCounts] = []
-    runner = _Runner(model, processor, guide, clock, new_tokens)
+    runner = Runner(model, processor, guide, clock, new_tokens)
     with torch.inference_mode(), name_model_parts(model):
         for round_, inputs in enumerate(samples):
             inputs = inputs.to(model.device, model.dtype)
@@ -245,7 +245,7 @@ def bench(
     return BenchReport(name, clock.name, new_tokens, weights, results)
 
 
-class _Runner:
+class Runner:
     """Runs rows on one model, one after another."""
 
     def __init__(self, model: Any, processor: Any, guide: Guide | None, clock: Clock, new_tokens: int) -> None:
@@ -259,10 +259,12 @@ class _Runner:
         self.placeholders = torch.tensor([token for token in tokens if token is not None], device=model.device)
 
     def count_operations(self, row: BenchRow, inputs: Any) -> OperationCounts:
+        """Count the operations of one prefill."""
         with self._attached(row):
             return count_operations(lambda: self._generate(inputs, 1))
 
     def run(self, row: BenchRow, inputs: Any) -> BenchRun:
+        """Time one call of `generate`. The guide forgets its questions first."""
         hooks, prefill_end = Hooks(), _PrefillEnd()
         with self._attached(row) as pruned, hooks:
             watch = Stopwatch(self.clock)

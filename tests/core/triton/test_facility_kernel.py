@@ -8,7 +8,7 @@ from eadp import core
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from eadp.core.triton import facility
+from eadp.core.triton import facility, launch
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # The interpreter multiplies what the kernel masks.
 
@@ -51,6 +51,85 @@ def test_blocks_that_are_walked_in_chunks(monkeypatch):
     monkeypatch.setattr(facility, "CHUNK", 16)
     batch = similarities([make_problem(seed, 40) for seed in range(500, 507)])
     assert_picks_of_numba(batch, solve(batch))
+
+
+@pytest.fixture
+def spread(monkeypatch):
+    """Spread blocks of any size over many programs, with a launch per pick."""
+    monkeypatch.setattr(facility, "LARGE", 0)
+    monkeypatch.setattr(facility, "MANY_BLOCKS", 1000)
+    monkeypatch.setattr(facility, "GAIN_CHUNK", 8)
+    monkeypatch.setattr(facility, "CHUNK", 16)
+
+
+@pytest.mark.parametrize("first", range(800, 842, 21))
+def test_large_blocks_are_spread_over_many_programs(first, spread):
+    batch = similarities([make_problem(seed, 20) for seed in range(first, first + 21)])
+    assert_picks_of_numba(batch, solve(batch))
+
+
+def test_the_last_picks_of_a_large_block_when_gains_had_to_be_summed_often(spread):
+    """With gains that fall by twelve orders of magnitude, the launches of single picks do not suffice."""
+    weights = torch.logspace(0, -12, 40, dtype=torch.float64)
+    found = core.facility_location(torch.eye(40), weights, 40, backend="triton")
+    assert found.indices.tolist() == list(range(40))
+    torch.testing.assert_close(found.gains, weights, atol=0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("target", [0.5, 0.999])
+def test_a_coverage_target_on_a_large_block(target, spread):
+    for seed in range(900, 904):
+        problem = make_problem(seed, 20)
+        similarity = core.token_similarity(problem.features)
+        both = [
+            core.facility_location(similarity, problem.weights, coverage=target, backend=backend)
+            for backend in ("numba", "triton")
+        ]
+        assert both[0].indices.tolist() == both[1].indices.tolist()
+        assert both[0].bound == pytest.approx(both[1].bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_compensated_sums_of_float32_make_the_same_picks(dtype, monkeypatch):
+    monkeypatch.setattr(facility, "COLUMNS", 4)
+    batch = similarities([make_problem(seed, 20) for seed in range(1000, 1021)], dtype)
+    assert_picks_of_numba(batch, solve(batch, compensated=True))
+
+
+def test_compensated_sums_on_large_blocks(spread, monkeypatch):
+    monkeypatch.setattr(facility, "COLUMNS", 4)
+    batch = similarities([make_problem(seed, 16) for seed in range(1100, 1114)])
+    assert_picks_of_numba(batch, solve(batch, compensated=True))
+
+
+def test_compensated_sums_keep_what_float32_loses(monkeypatch):
+    """Two candidates whose gains differ by a part in 40,000, in sums of 3,000 terms."""
+    n, g = 3000, torch.Generator().manual_seed(0)
+    monkeypatch.setattr(facility, "MANY_BLOCKS", 0)
+    monkeypatch.setattr(facility, "CHUNK", 4096)
+    weights = torch.rand(n, generator=g)
+    matrix = torch.zeros(n, n)
+    matrix[0, : n // 2] = 1.0
+    matrix[1] = torch.rand(n, generator=g)
+    matrix[1, : n // 2] = 0
+    matrix[2] = matrix[1]
+    matrix[2, n - 1] += 2.5e-5 * float(matrix[1] @ weights) / float(weights[n - 1])
+    # The first pick leaves the gains to an update, in which half of the columns rise.
+    monkeypatch.setattr(facility, "COLUMNS", 2)
+    sizes, limits = torch.tensor([n], dtype=torch.int32), torch.tensor([2], dtype=torch.int32)
+    found = facility.solve(matrix[None], weights[None], sizes, limits, None, 2, symmetric=False, compensated=True)
+    expected = core.facility_location(matrix, weights, 2, backend="numba")
+    assert found.order[0].tolist() == expected.indices.tolist() == [0, 2]
+    torch.testing.assert_close(found.gains[0], expected.gains, atol=0, rtol=1e-12)
+
+
+def test_float64_is_never_summed_in_float32(monkeypatch):
+    batch = similarities([make_problem(seed, 12) for seed in range(1200, 1204)], torch.float64)
+    monkeypatch.setattr(facility, "COLUMNS", 4)
+    launched, run = [], launch.run
+    monkeypatch.setattr(launch, "run", lambda *each: (launched.append(each[3].get("compensated")), run(*each)))
+    assert_picks_of_numba(batch, solve(batch, compensated=True))
+    assert True not in launched
 
 
 def test_gains_are_computed_again_before_rounding_errors_matter():

@@ -1,8 +1,8 @@
-"""Greedy DPP: all picks of all blocks in one launch, with one program per block, or one launch per pick of large blocks.
+"""Greedy DPP: all picks of all blocks in one launch, one program per block; or one launch per pick of large blocks.
 
-The picks are those of `kernels.dpp_greedy`. Picking p adds the row e_j = (L_pj − Σ_s factor_sp · factor_sj) / d_p to the
-factor, and lowers the unexplained variances: d²_j ← d²_j − e²_j. A pick reads all earlier rows, so a large block has
-work for many processors: every program of a launch then finds the same pick and extends the row for its own tokens.
+The picks are those of `kernels.dpp_greedy`. Picking p adds the row e_j = (L_pj − Σ_s factor_sp · factor_sj) / d_p to
+the factor, and lowers the unexplained variances: d²_j ← d²_j − e²_j. A pick reads all earlier rows, so a large block
+has work for many processors: every program of a launch then finds the same pick and extends the row for its own tokens.
 Unexplained variances are read from one buffer and written to another, which take turns.
 """
 

@@ -1,8 +1,8 @@
 """The kernels of greedy facility location; `facility.py` launches them.
 
 `first_gains` sums the matrix once, over all processors. `greedy` then runs one program per block and makes all of the
-block's picks. A pick changes the coverage of few columns; the program lists these and reads no others. Gains are updated
-rather than computed again, so rounding errors add up; once these could matter, the gains are computed again.
+block's picks. A pick changes the coverage of few columns; the program lists these and reads no others. Gains are
+updated rather than computed again, so rounding errors add up; once these could matter, the gains are computed again.
 
 A large block has enough work for many processors: `begin` prepares it, and each launch of `pick_next` makes one pick.
 Every program of such a launch finds the same pick and updates the gains of its own candidates. What it reads and what
@@ -147,8 +147,8 @@ def pick_next(
     """Make the next pick of large blocks, or compute their gains again. Grid: chunks of `own` candidates × blocks.
 
     A launch does one thing per block: it makes a pick, or rules out a candidate whose gain is rounding, or sums the
-    gains again. All programs of a block find the same pick and write the same list of columns. The state is read from the slot of
-    this turn (0 or 1) and written to the other one.
+    gains again. All programs of a block find the same pick and write the same list of columns. The state is read from
+    the slot of this turn (0 or 1) and written to the other one.
     """
     block = tl.program_id(1).to(tl.int64)
     n = tl.load(sizes + block)

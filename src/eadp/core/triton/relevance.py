@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from eadp.core.device_tables import numbers_on_device
 from eadp.core.triton.launch import launch
 
 TILE = 32
@@ -38,8 +38,6 @@ MOST_WORDS = 512
 
 AGGREGATIONS = ("neg_entropy", "inverse_entropy", "inverse_entropy_flat", "gated", "gated_softmax")
 """The aggregations that `fuse_scores` computes, in the order of its `aggregation` argument."""
-
-BLOCK_FIELDS, SEGMENT_FIELDS = 10, 3
 
 
 @triton.jit
@@ -332,13 +330,8 @@ class Scores:
     is_constant: Tensor
 
 
-@lru_cache(maxsize=256)
-def _table(shapes: tuple[QuestionShape, ...], device: torch.device) -> Tensor:
-    """Build the table of blocks and segments on the device.
-
-    It is remembered, so that what was run once can be captured in a CUDA graph, in which nothing may be copied from the
-    host.
-    """
+def _table(shapes: Sequence[QuestionShape], device: torch.device) -> Tensor:
+    """Return the table of blocks and segments on the device."""
     blocks: list[int] = []
     segments: list[int] = []
     token = text = block = segment = 0
@@ -355,7 +348,7 @@ def _table(shapes: tuple[QuestionShape, ...], device: torch.device) -> Tensor:
         block += len(shape.blocks)
         segment += len(shape.segments)
         text += words + shape.pooled
-    return torch.tensor(blocks + segments, dtype=torch.int32, device=device)
+    return numbers_on_device((*blocks, *segments), device)
 
 
 def score_tokens(
@@ -395,7 +388,7 @@ def score_tokens(
         The scores and all intermediate results.
     """
     visual, text = (x.detach() if x.stride(1) == 1 else x.detach().contiguous() for x in (visual, text))
-    table = _table(tuple(shapes), visual.device)
+    table = _table(shapes, visual.device)
     tokens, channels = visual.shape
     blocks = sum(len(shape.blocks) for shape in shapes)
     largest = max(size for shape in shapes for size in shape.blocks)

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eadp.core.block_layout import BlockLayout
 from eadp.core.triton.launch import launch
 
 TILE = 64
@@ -19,9 +20,9 @@ DEPTH = 32
 @triton.jit
 def rebound(
     features,
+    starts,
     sizes,
     out,
-    stride_block,
     stride_token,
     stride_out,
     channels,
@@ -38,7 +39,7 @@ def rebound(
     top = tl.program_id(0)
     left = tl.program_id(1)
     n = tl.load(sizes + block)
-    features += block * stride_block
+    features += tl.load(starts + block) * stride_token
     out += block * stride_out
     if (left >= top) & (left * tile < n):
         i = top * tile + tl.arange(0, tile)
@@ -84,32 +85,33 @@ def rebound(
             tl.store(mirrored, tl.trans(similarity), mask=tl.trans(mask))
 
 
-def block_similarity(features: Tensor, sizes: Tensor) -> Tensor:
+def block_similarity(features: Tensor, layout: BlockLayout) -> Tensor:
     """Compute the similarity matrix of each of B blocks, as `similarity.block_similarity` does.
 
     Args:
-        features: B×N×d, in any precision up to float32.
-        sizes: B, int32, the number of tokens of each block.
+        features: N×d, in any precision up to float32.
+        layout: Where the blocks lie among the tokens.
 
     Returns:
-        B×N×N, float32, exactly symmetric. Entries beyond a block's size are undefined.
+        B×n×n, where n is the size of the largest block; float32, exactly symmetric. Entries beyond a block's size are
+        undefined.
     """
     features = features.detach()
-    if features.stride(2) != 1:
+    if features.stride(1) != 1:
         features = features.contiguous()
-    blocks, n, channels = features.shape
+    blocks, n = len(layout), layout.largest
     out = torch.empty(blocks, n, n, dtype=torch.float32, device=features.device)
     tiles = triton.cdiv(n, TILE)
     launch(
         rebound,
         (tiles, tiles, blocks),
         features,
-        sizes,
+        layout.starts_on_device,
+        layout.sizes_on_device,
         out,
         features.stride(0),
-        features.stride(1),
         out.stride(0),
-        channels,
+        features.shape[1],
         n,
         tile=TILE,
         depth=DEPTH,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from eadp.core.device_tables import numbers_on_device
 from eadp.core.triton.launch import launch
 from eadp.core.types import Grid
 
@@ -74,19 +74,14 @@ def smooth_and_sharpen(
     tl.store(polarized + start + cell, sharp, mask=is_cell)
 
 
-@lru_cache(maxsize=256)
-def _table(grids: tuple[Grid, ...], device: torch.device) -> Tensor:
-    """Build the table of maps on the device; remembered, so that no launch in a CUDA graph has to copy it."""
-    rows, start = [], 0
-    for height, width in grids:
-        rows.append([start, height, width])
-        start += height * width
-    return torch.tensor(rows, dtype=torch.int32, device=device)
-
-
-@lru_cache(maxsize=32)
-def _taps_on(taps: tuple[float, ...], device: torch.device) -> Tensor:
-    return torch.tensor(taps, dtype=torch.float32, device=device)
+def _table(grids: Sequence[Grid], device: torch.device) -> Tensor:
+    """Return the first cell, rows and columns of each map on the device."""
+    table: list[int] = []
+    start = 0
+    for rows, columns in grids:
+        table += [start, rows, columns]
+        start += rows * columns
+    return numbers_on_device(tuple(table), device)
 
 
 def smooth_maps(score: Tensor, grids: Sequence[Grid], taps: Sequence[float], beta: float) -> tuple[Tensor, Tensor]:
@@ -108,8 +103,8 @@ def smooth_maps(score: Tensor, grids: Sequence[Grid], taps: Sequence[float], bet
         smooth_and_sharpen,
         (triton.cdiv(largest, CELLS), len(grids)),
         score,
-        _taps_on(tuple(taps), score.device),
-        _table(tuple(grids), score.device),
+        numbers_on_device(tuple(taps), score.device, torch.float32),
+        _table(grids, score.device),
         smoothed,
         polarized,
         float(beta),

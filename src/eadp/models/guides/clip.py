@@ -20,8 +20,10 @@ class CLIPGuide(TowerGuide):
 
     The pooled vector is that of the EOS token, found by CLIP's own code. A segment has at most 77 slots, with BOS and
     EOS. Where padding does not count as words, only the question's own slots are encoded: CLIP's text encoder is
-    causal, so nothing after them changes them. `align` takes the tower's hidden states of the layer that LLaVA reads (−2), without CLS. CLIP itself normalises
-    and projects only the CLS token of the last layer, so its training does not align patches with text directly.
+    causal, so nothing after them changes them.
+
+    `align` takes the tower's hidden states of the layer that LLaVA reads (−2), without CLS. CLIP itself normalises and
+    projects only the CLS token of the last layer, so its training does not align patches with text directly.
 
     The sign is −1: CLIP is trained through one pooled vector, and its patches learn to carry what the pooling needs,
     not what they show, so the background has the higher cosine. The paper, CDPruner and TRIM all negate the cosine,
