@@ -105,7 +105,11 @@ class Counts:
 STOCK = "stock"
 """In place of a line, where eadp hands over to the model's own code."""
 
-HANDING_OVER = {("runtime/attachment.py", "run"), ("runtime/probe.py", "attend"), ("runtime/inside.py", "add_shortened")}
+HANDING_OVER = {
+    ("runtime/attachment.py", "run"),
+    ("runtime/probe.py", "attend"),
+    ("runtime/inside.py", "add_shortened"),
+}
 """The functions of eadp that call the model's own code and do nothing else on the device."""
 
 _counts: Counts | None = None

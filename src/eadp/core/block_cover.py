@@ -72,7 +72,8 @@ def cover_blocks(
 ) -> BlockCover:
     """Pick Q_p tokens of each block p by facility location, all blocks at once, without waiting for the device.
 
-    A block with a quota of 0 is still solved for one pick, which tells what its best single token represents. Input that is not finite does not raise here: `solution.full_objective` is then NaN for its block.
+    A block with a quota of 0 is still solved for one pick, which tells what its best single token represents. Input
+    that is not finite does not raise here: `solution.full_objective` is then NaN for its block.
 
     Args:
         features: N×d.

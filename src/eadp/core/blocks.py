@@ -25,7 +25,6 @@ from eadp.core.facility import (
     objective_goal,
     result_of,
 )
-from eadp.core.solution import Solution
 from eadp.core.similarity import (
     DEFAULT_MATRIX_LIMIT,
     LazySimilarity,
@@ -33,6 +32,7 @@ from eadp.core.similarity import (
     build_similarity,
     highest_precision,
 )
+from eadp.core.solution import Solution
 
 FIRST_PICKS = 8
 """Picks for which a block is solved at first when tokens are picked by coverage; then twice as many, and so on."""

@@ -164,7 +164,12 @@ class VisualTokens:
 
     def quotas(self, indices: Tensor) -> tuple[int, ...]:
         """Count how many of these token indices fall into each block."""
-        return tuple(int(((indices >= block.start) & (indices < block.stop)).sum()) for block in self.blocks)
+        return count_in_blocks(indices, self.blocks)
+
+
+def count_in_blocks(indices: Tensor, blocks: Sequence[slice]) -> tuple[int, ...]:
+    """Count how many of these token indices fall into each block."""
+    return tuple(int(((indices >= block.start) & (indices < block.stop)).sum()) for block in blocks)
 
 
 @dataclass(frozen=True)

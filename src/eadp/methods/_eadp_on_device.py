@@ -14,6 +14,7 @@ from eadp.core import FacilityLocationResult, Relevance, Selection, TextGuide, V
 from eadp.core.deferred import Deferred
 from eadp.core.image_cover import ImageCover
 from eadp.core.relevance import COVERED_EVENLY
+from eadp.core.types import count_in_blocks
 from eadp.methods._on_device import NOT_FINITE, concatenate
 from eadp.methods.uniform import Uniform
 
@@ -53,7 +54,7 @@ class DeviceSelection:
 
     def _selection(self, number: int, own: slice, indices: Tensor, figures: ImageFigures) -> Selection:
         smoothed, weights = self.smoothed[own], self.weights[own]
-        words, scored, blocks = self.texts[number].words, self.scored[number], self.batch[number].quotas
+        words, scored, blocks = self.texts[number].words, self.scored[number], self.batch[number].blocks
 
         def deferred(compute: Callable[[FacilityLocationResult], Any]) -> Deferred[Any]:
             return Deferred(lambda: compute(figures.of(number)))
@@ -78,7 +79,7 @@ class DeviceSelection:
             gains=deferred(lambda result: result.gains),
             coverage=deferred(lambda result: result.coverage),
             bound=deferred(lambda result: result.bound),
-            quotas=deferred(lambda _: blocks(indices.cpu())),
+            quotas=deferred(lambda _: count_in_blocks(indices.cpu(), blocks)),
             scores=weights,
             relevance=deferred(relevance),
             notes=deferred(lambda _: figures.notes(number)),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eadp.core import OrderedPicks, Selection, VisualTokens
 from eadp.core.deferred import Deferred
+from eadp.core.types import count_in_blocks
 
 NOT_FINITE = (
     "{method} cannot select: the features or the question of the image contain NaN or infinity, or are so large that "
@@ -26,6 +27,11 @@ def is_on_device(batch: Sequence[VisualTokens]) -> bool:
 def concatenate(parts: Sequence[Tensor]) -> Tensor:
     """Concatenate parts; one alone needs no copy."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def row_sums(batch: Sequence[VisualTokens]) -> Tensor:
+    """Return N, the sum of each token's features, which is not finite where they are not."""
+    return concatenate([tokens.features for tokens in batch]).sum(1, dtype=torch.float32)
 
 
 def blocks_of(batch: Sequence[VisualTokens]) -> list[slice]:
@@ -57,10 +63,16 @@ def select_picks(
         shifts = torch.tensor(starts)[torch.arange(len(counts)).repeat_interleave(counts)].to(order.device)
         order, indices = order - shifts, indices - shifts
     parts = zip(*(each.split(list(budgets)) for each in (indices, order, picks.gains)), strict=True)
+    sums = row_sums(batch).split([len(tokens) for tokens in batch])
 
     def selection(number: int, kept: Tensor, picked: Tensor, gains: Tensor) -> Selection:
+        # What a selection refers to lives as long as it does: not the images.
+        blocks, checked = batch[number].blocks, [sums[number], gains]
+        checked += [values[number] for values in fields.values() if isinstance(values[number], Tensor)]
+
         def problem() -> str | None:
-            return NOT_FINITE.format(method=method) if bool(gains.isnan().any()) else None
+            is_finite = all(bool(each.isfinite().all()) for each in checked)
+            return None if is_finite else NOT_FINITE.format(method=method)
 
         return Selection(
             kept,
@@ -68,7 +80,7 @@ def select_picks(
             method,
             order=picked,
             gains=gains,
-            quotas=Deferred(lambda: batch[number].quotas(kept.cpu())),
+            quotas=Deferred(lambda: count_in_blocks(kept.cpu(), blocks)),
             problem=Deferred(problem),
             **{name: values[number] for name, values in fields.items()},
         )

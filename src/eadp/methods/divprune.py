@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import OrderedPicks, Selection, TextGuide, VisualTokens, max_min_by_quota, split_evenly
-from eadp.methods._on_device import NOT_FINITE, concatenate, is_on_device, select_picks
+from eadp.methods._on_device import NOT_FINITE, concatenate, is_on_device, row_sums, select_picks
 from eadp.methods.base import Newlines, register_method
 from eadp.methods.before import BeforeMethod
 
@@ -61,8 +61,11 @@ class DivPrune(BeforeMethod):
         if all(len(pool.rows) == len(tokens) for pool, tokens in zip(pools, batch, strict=True)):
             return select_picks(self.name, batch, picks, [sum(pool.quotas) for pool in pools])
         # How many newlines are among the picks decides how many tokens stay.
-        on_host = torch.stack([picks.indices.to(picks.gains), picks.gains]).cpu()
-        return self._split_newlines(batch, OrderedPicks(on_host[0].long(), on_host[1]), pools)
+        together = torch.cat([picks.indices.to(picks.gains), picks.gains, row_sums(batch).to(picks.gains)]).cpu()
+        count = len(picks.indices)
+        if not bool(together[2 * count :].isfinite().all()):
+            raise ValueError(NOT_FINITE.format(method=self.name))
+        return self._split_newlines(batch, OrderedPicks(together[:count].long(), together[count : 2 * count]), pools)
 
     def _split_newlines(
         self, batch: Sequence[VisualTokens], picks: OrderedPicks, pools: Sequence[_Pool]
@@ -71,8 +74,6 @@ class DivPrune(BeforeMethod):
         sizes, start, selections = [sum(pool.quotas) for pool in pools], 0, []
         parts = zip(batch, pools, picks.indices.split(sizes), picks.gains.split(sizes), strict=True)
         for tokens, pool, indices, gains in parts:
-            if bool(gains.isnan().any()):
-                raise ValueError(NOT_FINITE.format(method=self.name))
             is_patch = indices - start < len(tokens)
             order = (indices - start)[is_patch]
             start += len(pool.rows)

@@ -1,4 +1,4 @@
-"""Which tokens of the prompts stay: a method selects from the tokens of each image, or of images that share a budget."""
+"""Which tokens stay: a method selects from the tokens of each image, or of images that share a budget."""
 
 from __future__ import annotations
 

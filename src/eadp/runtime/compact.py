@@ -50,7 +50,7 @@ class Compaction:
         """Build the compaction that keeps some columns in their order. Nothing waits for the device of the mask.
 
         Args:
-            keep: B×L, true for the columns that stay; at least one per row.
+            keep: B×L, true (or 1, as uint8) for the columns that stay; at least one per row.
             counts: B, how many stay of each row.
             tail: How many columns at the end stay in every row.
             removed: As in the class.
@@ -60,7 +60,8 @@ class Compaction:
         if valid is not None:
             valid = valid.to(keep.device)
             padding = (width - torch.tensor(counts)[:, None]).to(keep.device)
-        index = keep.to(torch.uint8).argsort(dim=1, stable=True)[:, -width:]
+        numbers = keep if keep.dtype == torch.uint8 else keep.to(torch.uint8)
+        index = numbers.argsort(dim=1, stable=True)[:, -width:]
         # A column has before it as many physical ones as columns up to it stay; a first one that is dropped, none.
         fill = keep.cumsum(1).clamp_min_(1) + (padding - 1)
         return cls(index, index, valid, fill, tail, removed)

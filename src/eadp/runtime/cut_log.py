@@ -42,8 +42,7 @@ class CutLog:
         self.newlines = newlines
         self.depth = depth
         self._pending: list[_Pending] = []
-        self._notes: dict[int, tuple[str, ...]] = {}
-        self._scores: dict[int, Tensor | None] = {}
+        self._made: dict[int, list[Selection]] = {}
 
     @property
     def is_settled(self) -> bool:
@@ -52,8 +51,7 @@ class CutLog:
 
     def add(self, number: int, cut: Cut, selection: Selection, rows: Tensor) -> Tensor:
         """Add the selection of one group, whose kept rows the host knows, and return the columns that are dropped."""
-        self._notes[number] = (*self._notes.get(number, ()), *selection.notes)
-        self._scores.setdefault(number, selection.scores)
+        self._made.setdefault(number, []).append(selection)
         return self.remaining[number].drop(rows, cut, self.newlines)
 
     def add_unread(self, number: int, cut: Cut, selection: Selection) -> None:
@@ -78,7 +76,8 @@ class CutLog:
 
     def selections(self, before: Sequence[Selection]) -> list[Selection]:
         """What stayed to the end, one selection per image. before: the same for the first layer."""
-        if self.is_settled:
+        made = [selection for of_group in self._made.values() for selection in of_group]
+        if self.is_settled and all(selection.indices.device.type == "cpu" for selection in made):
             return self._read_selections(before)
         read = Deferred(lambda: self._read_selections(before))
         return [_deferred(each, lambda number=number: read()[number]) for number, each in enumerate(before)]
@@ -87,7 +86,8 @@ class CutLog:
         self.settle()
         parts: list[Selection] = []
         for number, group in enumerate(self.remaining):
-            notes, scores = self._notes.get(number, ()), self._scores.get(number)
+            made = self._made.get(number, [])
+            notes, scores = tuple(note for each in made for note in each.notes), made[0].scores if made else None
             parts += group.selections(list(before[len(parts) :]), self.method, self.depth, notes, scores)
         return parts
 

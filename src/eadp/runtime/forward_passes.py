@@ -22,6 +22,7 @@ from eadp.runtime.cut_log import CutLog, check_cut_selection, read_together
 from eadp.runtime.decoder import Decoder
 from eadp.runtime.kept_columns import KeptColumns
 from eadp.runtime.masks import (
+    FULL,
     Mask,
     attention_type,
     causal_layer_mask,
@@ -288,7 +289,7 @@ class PrefillPass:
         if not self.cuts and past is self.inputs.past:
             return settings
         cache, embeddings = settings.get("past_key_values"), settings["position_embeddings"]
-        changed = {**settings, "attention_mask": self._mask(index, states, cache)}
+        changed = {**settings, "attention_mask": self._mask(index, states, cache, settings.get("attention_mask"))}
         if self.cuts:
             changed["position_ids"] = count_columns(self.layout, self._held(index, cache), states.device)
         if bool(self._is_renumbered.any()) or past.shift is not None:
@@ -329,10 +330,14 @@ class PrefillPass:
             return self.inputs.past.at_layer(index).shift
         return self.positions_at(index)[1]
 
-    def _mask(self, index: int, states: Tensor, cache: Cache | None) -> Any:
+    def _mask(self, index: int, states: Tensor, cache: Cache | None, given: Any) -> Any:
+        # transformers waits for the device where it builds a mask from padding, so its own is cut there.
+        is_cut = states.device.type != "cpu" and not self.inputs.start and attention_type(self.config, index) == FULL
+        prepared = given if is_cut and isinstance(given, Tensor) and given.ndim == 4 else self._prepared_mask
+
         def make() -> Any:
-            if self._prepared_mask is not None:
-                return cut_layer_mask(self._prepared_mask, self.layout, self.config, cache, index)
+            if prepared is not None:
+                return cut_layer_mask(prepared, self.layout, self.config, cache, index)
             return causal_layer_mask(states, self._cache_map(index, cache).valid, self.config, cache, index)
 
         key = "mask", attention_type(self.config, index), id(self.inputs.past.at_layer(index))

@@ -145,7 +145,7 @@ def _remaining_tokens(
 ) -> list[RemainingTokens]:
     """The images' tokens that enter the first layer, by budget. depth: the number of layers."""
     fill = None if plan is None else plan.fill.cpu()
-    keep = choice.kept.keep.cpu()
+    keep = choice.kept.keep.cpu().bool()
     is_prompt = torch.ones(inputs.embeddings.shape[:2], dtype=torch.bool)
     if inputs.valid is not None:
         is_prompt &= inputs.valid

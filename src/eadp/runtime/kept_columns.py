@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection
-from eadp.core.deferred import Deferred
 from eadp.methods.base import Newlines
 from eadp.models.layout import ImageLayout
 from eadp.runtime.compact import Compaction
@@ -24,7 +23,7 @@ class KeptColumns:
     """Which columns of a batch of prompts stay. How many is known on the host, which ones maybe only on the device.
 
     Attributes:
-        keep: B×L, false for the columns that are dropped, and for padding.
+        keep: B×L, false (or 0, as uint8) for the columns that are dropped, and for padding.
         counts: B, the number of columns that stay.
         tail: How many columns at the end stay in every row, as far as the host knows.
         removed: How many columns of all rows are dropped, padding aside.
@@ -62,7 +61,7 @@ class KeptColumns:
             shifts = [torch.full((len(indices),), start) for start, indices in zip(starts, kept, strict=False)]
             positions = positions + torch.cat(shifts).to(device)
         chosen = torch.cat(list(columns)).to(device)[positions]
-        keep = known.to(device).flatten().index_fill_(0, chosen, True).view(rows, length)
+        keep = known.to(torch.uint8).to(device).flatten().index_fill_(0, chosen, 1).view(rows, length)
         return cls(keep, tuple(counts), tail, total - sum(counts))
 
     def repeated(self, times: int) -> KeptColumns:
@@ -101,7 +100,7 @@ class Choice:
 
     def columns(self) -> Tensor:
         """B×L, on the CPU, which columns stay; padding counts as staying. This waits for the device."""
-        keep = self.kept.keep.cpu()
+        keep = self.kept.keep.cpu().bool()
         return keep if self.valid is None else keep | ~self.valid
 
     def repeated(self, times: int) -> Choice:

@@ -1,4 +1,4 @@
-"""The budget of an image split over its blocks in one launch, for all images of a batch (supplement, `core.allocate`)."""
+"""The budget of each image split over its blocks (`core.allocate`), for all images of a batch in one launch."""
 
 from __future__ import annotations
 
