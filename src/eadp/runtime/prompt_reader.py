@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from eadp.compat import ENCODE_INPUTS, ENCODER_OUTPUTS
@@ -78,8 +79,16 @@ class PromptReader:
         encoded = capture.prompt.encoded
         if encoded is not None and encoded[0] is settings:
             return encoded[1]
-        chooser = settings.chooser(capture.adapter)
-        return capture.questions.encode(chooser, capture.rows_with_images(), capture.device)
+        return self._encode(settings, capture.questions, capture.rows_with_images(), capture.device)
+
+    def _encode(
+        self, settings: Settings, questions: Questions, rows: list[int], device: torch.device
+    ) -> dict[int, TextGuide]:
+        """Encode the questions of some rows; nothing where the method reads none."""
+        chooser = settings.chooser(self.adapter)
+        if chooser.guide is None:
+            return {}
+        return questions.encode(partial(chooser.encode_question, device=device), rows)
 
     def _show(self, ids: Tensor, model_kwargs: dict[str, Any], config: Any) -> ShownPrompt:
         sizes = HostCopies(model_kwargs.get(name) for name in SIZES)
@@ -90,5 +99,5 @@ class PromptReader:
         prompt = PromptIds(ids.cpu(), None if mask is None else read_mask(mask, ids.shape[1]))
         questions = Questions(geometry, prompt, len(ids), None, self.questions(settings))
         rows = rows_with_placeholders([prompt.ids == geometry.placeholder_id(each) for each in geometry.modalities])
-        texts = questions.encode(settings.chooser(self.adapter), rows, ids.device)
+        texts = self._encode(settings, questions, rows, ids.device)
         return ShownPrompt(sizes, replace(prompt, encoded=(settings, texts)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +13,6 @@ from eadp.core import TextGuide, trace
 from eadp.models.geometry import FamilyGeometry
 from eadp.models.vision_call import PromptIds
 from eadp.runtime.answers import without_answer
-
-if TYPE_CHECKING:
-    from eadp.runtime.choose import Chooser
 
 
 class HostCopies:
@@ -84,9 +81,7 @@ class Questions:
             ids = without_answer(self.geometry, ids, self.answers[row][is_prompt])
         return self.read(row, self.rows, ids)
 
-    def encode(self, chooser: Chooser, rows: Iterable[int], device: torch.device) -> dict[int, TextGuide]:
-        """Encode the questions of some rows; nothing where the method reads none."""
-        if chooser.guide is None:
-            return {}
+    def encode(self, encode: Callable[[str], TextGuide], rows: Iterable[int]) -> dict[int, TextGuide]:
+        """Encode the questions of some rows."""
         with trace.part("text guide"):
-            return {row: chooser.encode_question(self.of_row(row), device) for row in rows}
+            return {row: encode(self.of_row(row)) for row in rows}
