@@ -183,11 +183,11 @@ def _cover_together(
         # Every block makes at least one pick, which tells what its best single token represents.
         limits = [max(1, quota) for quota in quotas]
         layout = BlockLayout.of(blocks, features.device)
-        block_weights, is_even = cover_evenly_without_weights(layout.stack(weights.detach()))
+        block_weights, evenly = cover_evenly_without_weights(layout.stack(weights.detach()))
         solutions = solve_blocks(block_similarity(layout.stack(features)).cpu(), block_weights.cpu(), limits)
-        found = solutions, is_even.tolist()
+        found: tuple[list[Solution], list[bool]] = solutions, evenly.tolist()
     else:
-        *found, _ = cover_blocks(features, weights, blocks, quotas, backend=backend).read()
+        found = cover_blocks(features, weights, blocks, quotas, backend=backend).read()[:2]
     parts = []
     for solution, is_even, block, quota in zip(*found, blocks, quotas, strict=True):
         if not 0 < solution.full_objective < math.inf:

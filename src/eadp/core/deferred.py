@@ -33,6 +33,11 @@ class Deferred(Generic[_Value]):
         return cast(_Value, self._value)
 
 
+def defer(compute: Callable[[], _Value]) -> _Value:
+    """Defer the value of a `deferrable` field. Type checkers take the result for the value that the field will have."""
+    return cast(_Value, Deferred(compute))
+
+
 class _DeferrableField:
     """An attribute whose value may be given as a `Deferred`; reading it gives the value itself."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import FacilityLocationResult, Relevance, Selection, TextGuide, VisualTokens
-from eadp.core.deferred import Deferred
+from eadp.core.deferred import defer
 from eadp.core.image_cover import ImageCover
 from eadp.core.relevance import COVERED_EVENLY
 from eadp.core.types import count_in_blocks
@@ -56,8 +56,8 @@ class DeviceSelection:
         smoothed, weights = self.smoothed[own], self.weights[own]
         words, scored, blocks = self.texts[number].words, self.scored[number], self.batch[number].blocks
 
-        def deferred(compute: Callable[[FacilityLocationResult], Any]) -> Deferred[Any]:
-            return Deferred(lambda: compute(figures.of(number)))
+        def deferred(compute: Callable[[FacilityLocationResult], Any]) -> Any:
+            return defer(lambda: compute(figures.of(number)))
 
         def order(result: FacilityLocationResult) -> Tensor:
             return indices if figures.is_blank[number] else result.indices
@@ -83,7 +83,7 @@ class DeviceSelection:
             scores=weights,
             relevance=deferred(relevance),
             notes=deferred(lambda _: figures.notes(number)),
-            problem=Deferred(lambda: figures.problem(number)),
+            problem=defer(lambda: figures.problem(number)),
         )
 
     @cached_property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import OrderedPicks, Selection, VisualTokens
-from eadp.core.deferred import Deferred
+from eadp.core.deferred import defer
 from eadp.core.types import count_in_blocks
 
 NOT_FINITE = (
@@ -80,8 +80,8 @@ def select_picks(
             method,
             order=picked,
             gains=gains,
-            quotas=Deferred(lambda: count_in_blocks(kept.cpu(), blocks)),
-            problem=Deferred(problem),
+            quotas=defer(lambda: count_in_blocks(kept.cpu(), blocks)),
+            problem=defer(problem),
             **{name: values[number] for name, values in fields.items()},
         )
 

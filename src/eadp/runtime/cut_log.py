@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ class CutLog:
         if self.is_settled and all(selection.indices.device.type == "cpu" for selection in made):
             return self._read_selections(before)
         read = Deferred(lambda: self._read_selections(before))
-        return [_deferred(each, lambda number=number: read()[number]) for number, each in enumerate(before)]
+        return [_deferred(each, partial(_take, read, number)) for number, each in enumerate(before)]
 
     def _read_selections(self, before: Sequence[Selection]) -> list[Selection]:
         self.settle()
@@ -92,11 +93,19 @@ class CutLog:
         return parts
 
 
+def _take(parts: Callable[[], list[Selection]], number: int) -> Selection:
+    return parts()[number]
+
+
+def _read_field(read: Callable[[], Selection], name: str) -> Any:
+    return getattr(read(), name)
+
+
 def _deferred(before: Selection, read: Callable[[], Selection]) -> Selection:
     """A selection all of whose fields are read when they are asked for."""
     known = ("total", "method", "merge_space")
     names = [each.name for each in fields(before) if each.name not in known]
-    return before.changed(**{name: Deferred(lambda name=name: getattr(read(), name)) for name in names})
+    return before.changed(**{name: Deferred(partial(_read_field, read, name)) for name in names})
 
 
 def kept_in_row_order(selection: Selection) -> Tensor:

@@ -96,8 +96,9 @@ class PromptReader:
         if getattr(config, "token_healing", False) or model_kwargs.get(ENCODER_OUTPUTS):
             return ShownPrompt(sizes)
         mask, geometry, settings = model_kwargs.get("attention_mask"), self.adapter.geometry, self._settings()
-        prompt = PromptIds(ids.cpu(), None if mask is None else read_mask(mask, ids.shape[1]))
+        on_host = ids.cpu()
+        prompt = PromptIds(on_host, None if mask is None else read_mask(mask, ids.shape[1]))
         questions = Questions(geometry, prompt, len(ids), None, self.questions(settings))
-        rows = rows_with_placeholders([prompt.ids == geometry.placeholder_id(each) for each in geometry.modalities])
+        rows = rows_with_placeholders([on_host == geometry.placeholder_id(each) for each in geometry.modalities])
         texts = self._encode(settings, questions, rows, ids.device)
         return ShownPrompt(sizes, replace(prompt, encoded=(settings, texts)))
