@@ -109,6 +109,7 @@ HANDING_OVER = {
     ("runtime/attachment.py", "run"),
     ("runtime/probe.py", "attend"),
     ("runtime/inside.py", "add_shortened"),
+    ("runtime/vision_recorder.py", "encoding"),
 }
 """The functions of eadp that call the model's own code and do nothing else on the device."""
 

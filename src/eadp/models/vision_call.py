@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,13 @@ class TowerLayer:
     cls: Tensor | None
     received: Tensor | None
     cls_full_width: Tensor | None = None
+
+    def as_one_sequence(self) -> TowerLayer:
+        """The same with all sequences one after another in one."""
+        cls, received, full = (
+            None if each is None else each.flatten()[None] for each in (self.cls, self.received, self.cls_full_width)
+        )
+        return replace(self, keys=self.keys.flatten(0, 1)[None], cls=cls, received=received, cls_full_width=full)
 
 
 @dataclass(frozen=True)

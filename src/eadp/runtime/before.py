@@ -239,7 +239,7 @@ class Pruning:
             chooser = call.settings.chooser(capture.adapter)
             choice = chooser.choose(context, embeddings[:: context.beams].detach(), texts)
         layouts = [placed.layout for placed in context.images]
-        call.result = PrefillResult(choice.selections, layouts, Deferred(choice.columns))
+        call.result = PrefillResult(choice.selections, layouts, choice.columns())
         return context, choice.repeated(context.beams)
 
     def _unshortened(
@@ -304,8 +304,8 @@ class Pruning:
             place = torch.device("cpu") if given is None and shift is None else device
             ids = logical_positions(given, start + past.offset, rows, length, place)
             first = ids[:, :1] if given is None else None
-            renumbered = renumber_positions(ids, plan, choice.kept.counts, shift, valid, first)
-            positions, shift = (each.to(device) for each in renumbered)
+            positions, shift = renumber_positions(ids, plan, choice.kept.counts, shift, valid, first)
+            positions, shift = positions.to(device), None if shift is None else shift.to(device)
         else:
             ids = logical_positions(given, start + past.offset, rows, length, device)
             positions = move_back(plan.take_columns(ids), shift)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection
+from eadp.core.deferred import Deferred
 from eadp.methods.base import Newlines
 from eadp.models.layout import ImageLayout
 from eadp.runtime.compact import Compaction
@@ -98,10 +99,11 @@ class Choice:
         """Whether all columns stay as they are."""
         return not self.merges and not self.kept.removed
 
-    def columns(self) -> Tensor:
-        """B×L, on the CPU, which columns stay; padding counts as staying. This waits for the device."""
-        keep = self.kept.keep.cpu().bool()
-        return keep if self.valid is None else keep | ~self.valid
+    def columns(self) -> Deferred[Tensor]:
+        """B×L, on the CPU, which columns stay; padding counts as staying. Asking for it waits for the device."""
+        # The merged rows must not live as long as this does.
+        keep, valid = self.kept.keep, self.valid
+        return Deferred(lambda: keep.cpu().bool() if valid is None else keep.cpu().bool() | ~valid)
 
     def repeated(self, times: int) -> Choice:
         """The same choice for each of `times` beams."""

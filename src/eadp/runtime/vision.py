@@ -20,7 +20,7 @@ from eadp.models.adapter import FamilyAdapter
 from eadp.models.geometry import Arrange, FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders
 from eadp.models.vision_call import BlockPixels, EncodedImage, TowerLayer, TowerRows, VisionCall
-from eadp.runtime.probe import AttentionInputs, Report
+from eadp.runtime.probe import AttentionInputs, Report, can_join, join_inputs
 
 
 class VisionSide(Protocol):
@@ -54,16 +54,20 @@ class TowerRecording:
         self.needs_received = needs_received(adapter, method)
         self.layers = recorded_layers(adapter, method)
         self.depth = len(adapter.tower_attention()) if self.layers else 0
-        self._calls: dict[int, list[TowerLayer]] = {layer: [] for layer in self.layers}
+        self._calls: dict[int, list[TowerLayer | AttentionInputs]] = {layer: [] for layer in self.layers}
 
     def report_at(self, layer: int) -> Report | None:
         """What records the attention inputs of a layer; None where the method does not ask for it."""
         return partial(self._record, layer) if layer in self._calls else None
 
-    @trace.part("relevance")
     def _record(self, layer: int, inputs: AttentionInputs) -> None:
-        call = compute_tower_layer(inputs, layer, self.depth, self.has_cls, self.needs_received)
-        self._calls[layer].append(call)
+        # On the CPU at once, so that the inputs can be let go; on a device later, for all calls of a layer at once.
+        is_on_cpu = inputs.key.device.type == "cpu"
+        self._calls[layer].append(self._compute(layer, inputs) if is_on_cpu else inputs)
+
+    @trace.part("relevance")
+    def _compute(self, layer: int, inputs: AttentionInputs) -> TowerLayer:
+        return compute_tower_layer(inputs, layer, self.depth, self.has_cls, self.needs_received)
 
     def recorded(self) -> list[TowerLayer]:
         """What was recorded, layer by layer.
@@ -75,7 +79,14 @@ class TowerRecording:
             raise RuntimeError(
                 f"the vision tower did not call its attention layers {silent}, so their attention is unknown"
             )
-        return [join_calls(self._calls[layer]) for layer in self.layers]
+        return [self._join(layer) for layer in self.layers]
+
+    def _join(self, layer: int) -> TowerLayer:
+        done = [call for call in self._calls[layer] if isinstance(call, TowerLayer)]
+        inputs = [call for call in self._calls[layer] if isinstance(call, AttentionInputs)]
+        if inputs and can_join(inputs):
+            return self._compute(layer, join_inputs(inputs)).as_one_sequence()
+        return join_calls(done or [self._compute(layer, each) for each in inputs])
 
 
 def recorded_layers(adapter: FamilyAdapter, method: BeforeMethod) -> Sequence[int]:
@@ -110,9 +121,11 @@ def compute_tower_layer(
     first_cell, received = int(has_cls), None
     keys = inputs.key.transpose(1, 2)
     if needs_received:
-        # One sequence at a time: all queries of 64 frames at once would take much memory.
-        per_sequence = [inputs.for_row(row).received() for row in range(len(keys))]
-        received = (torch.cat(per_sequence) * inputs.query.shape[2])[:, first_cell:]
+        # On the CPU one sequence at a time: all queries of 64 frames at once would take much memory.
+        is_on_cpu = keys.device.type == "cpu"
+        parts = [inputs.for_row(row) for row in range(len(keys))] if is_on_cpu else [inputs]
+        sums = [part.received() for part in parts]
+        received = ((sums[0] if len(sums) == 1 else torch.cat(sums)) * inputs.query.shape[2])[:, first_cell:]
     keys = keys[:, first_cell:]
     if not has_cls:
         return TowerLayer(layer, depth, keys, None, received)

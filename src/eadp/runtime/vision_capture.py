@@ -21,7 +21,7 @@ from eadp.models.geometry import FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders
 from eadp.models.vision_call import EncodedImage, PromptIds, VisionCall
 from eadp.runtime.answers import answer_columns
-from eadp.runtime.masks import Mask, valid_columns
+from eadp.runtime.masks import Mask, check_width, valid_columns
 from eadp.runtime.prompts import HostCopies, Questions, read_mask, rows_with_placeholders
 from eadp.runtime.vision import encoded_images, needs_pixels, needs_received, recorded_layers
 from eadp.runtime.vision_recorder import VISION_CALL, check_recorded
@@ -184,8 +184,11 @@ class VisionCapture:
         self.device: torch.device = entered.device
         shown = [call.prompt for call in calls.values() if call is not None and call.prompt is not None]
         self.prompt = self._read_prompt(ids, kwargs.get("attention_mask"), shown[0] if shown else None)
-        answers = answer_columns(adapter.geometry, model_call.labels, kwargs.get("token_type_ids"))
-        answers = None if answers is None else answers[:: self.beams].cpu()
+        labels, token_types = (
+            None if each is None else each[:: self.beams].cpu()
+            for each in (model_call.labels, kwargs.get("token_type_ids"))
+        )
+        answers = answer_columns(adapter.geometry, labels, token_types)
         self.questions = Questions(adapter.geometry, self.prompt, self._rows, answers, question)
         self._placeholders = {modality: self._find_placeholders(modality) for modality in adapter.geometry.modalities}
 
@@ -215,6 +218,7 @@ class VisionCapture:
         """
         calls = [(self._call(modality), output) for modality, output in self._outputs.items()]
         valid = self.prompt.valid
+        check_width(mask, self._length)
         if not self.prompt.shows_padding:
             prepared = valid_columns(mask, self._length)
             valid = None if prepared is None else read_mask(prepared[:: self.beams], self._length)
