@@ -99,7 +99,7 @@ class Choice:
         """Whether all columns stay as they are."""
         return not self.merges and not self.kept.removed
 
-    def columns(self) -> Deferred[Tensor]:
+    def columns(self) -> Deferred[Tensor | None]:
         """B×L, on the CPU, which columns stay; padding counts as staying. Asking for it waits for the device."""
         # The merged rows must not live as long as this does.
         keep, valid = self.kept.keep, self.valid
