@@ -12,7 +12,7 @@ HOSTS   := lmms-eval vlmeval
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: pocket demo parity test test-fast test-hosts test-hosts-slice test-vllm test-vllm-slice test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
+.PHONY: pocket demo parity test test-fast test-ray test-ray-slice test-hosts test-hosts-slice test-vllm test-vllm-old test-vllm-slice test-floor test-floor-slice test-all lint browser docs docs-serve cards notebooks gallery setup bench clean coverage wheel hooks
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -39,14 +39,31 @@ test-hosts: $(READY) ## Run lmms-eval and VLMEvalKit on the pocket model, each i
 		$$env/bin/python -m pytest --confcutdir tests/hosts tests/hosts/$$host $(HOST_OPTIONS) || exit 1; \
 	done
 
+test-ray: $(READY) ## Test `eadp eval --ray` on a local Ray cluster whose workers, nodes and driver are killed
+	$(BIN)/python -m pytest tests/cluster $(RAY_OPTIONS)
+
+test-ray-slice: RAY_OPTIONS := -k "one_machine or killed"
+test-ray-slice: test-ray
+
 test-hosts-slice: HOST_OPTIONS := -m "not slow"
 test-hosts-slice: test-hosts
 
-test-vllm: $(READY) ## Test the vLLM plugin in vLLM's own environment, which is made once (a large download)
-	PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider tests/vllm $(VLLM_OPTIONS)
+# Model Runner V2 is vLLM's default on GPUs. Here its kernels run in Triton's interpreter.
+VLLM     = PYTHONPATH=src "$$(hosts/env vllm)/bin/python" -m pytest -p no:cacheprovider
+VLLM_OLD = PYTHONPATH=src "$$(hosts/env vllm-0.31)/bin/python" -m pytest -p no:cacheprovider
+VLLM_V2  = VLLM_USE_V2_MODEL_RUNNER=1 TRITON_INTERPRET=1 $(VLLM)
 
-test-vllm-slice: VLLM_OPTIONS := -k "test_plugin or test_video_prune or test_server or pocket or llava_video or qwen3_vl"
-test-vllm-slice: test-vllm
+test-vllm: $(READY) ## Test the vLLM plugin with both model runners in vLLM's own environment, which is made once (a large download)
+	$(VLLM) tests/vllm
+	$(VLLM_V2) tests/vllm/test_equality.py tests/vllm/test_ranks.py
+
+test-vllm-old: $(READY) ## Test the vLLM plugin with the oldest supported vLLM, in its own environment
+	$(VLLM_OLD) tests/vllm
+
+test-vllm-slice: $(READY)
+	$(VLLM) tests/vllm -k "test_plugin or test_video_prune or test_memory or test_server or pocket or llava_video or (qwen3_vl and test_equality)"
+	$(VLLM_V2) tests/vllm/test_equality.py -k "pocket and (cold or two_questions or many_budgets)"
+	$(VLLM_OLD) tests/vllm/test_plugin.py tests/vllm/test_equality.py -k "test_plugin or (pocket and (cold or two_questions or many_budgets))"
 
 # The declared oldest versions must pass the tests of the core (with numba), of every family, of attach and of the methods.
 FLOOR_TESTS := tests/core tests/models tests/runtime tests/methods
@@ -59,7 +76,7 @@ test-floor: ## Test the core, families, attach and methods on the oldest declare
 test-floor-slice:
 	$(FLOOR) $(FLOOR_SLICE)
 
-test-all: test test-hosts test-vllm test-floor ## Run everything: the main tests, the harnesses, vLLM and the oldest versions
+test-all: test test-ray test-hosts test-vllm test-vllm-old test-floor ## Run everything: the main tests, Ray, the harnesses, vLLM and the oldest versions
 
 lint: $(READY) ## Run ruff, mypy and the import contracts between the folders
 	$(BIN)/ruff check .

@@ -105,7 +105,7 @@ KERNELS: dict[str, tuple[Any, str, dict[str, Any], int]] = {
     ),
     "similarity": (similarity.rebound, "", {"tile": similarity.TILE, "depth": similarity.DEPTH}, 4),
     "facility location: first gains": (
-        facility_kernels.first_gains,
+        facility.first_gains,
         "*fp32",
         {"symmetric": True, "chunk": facility.GAIN_CHUNK, "columns": facility.COLUMNS},
         4,
@@ -118,7 +118,7 @@ KERNELS: dict[str, tuple[Any, str, dict[str, Any], int]] = {
         CHUNK // 128,
     ),
     "facility location: large block, begin": (
-        facility_kernels.begin,
+        facility.begin,
         "",
         {"noise_share": ties.ROUNDING_NOISE, "chunk": CHUNK},
         8,

@@ -1,9 +1,10 @@
-"""Measure what pruning gives a vLLM server: requests per second and time to the first token, against no pruning.
+"""Measure what pruning gives a vLLM server under load: requests per second and time to the first token.
 
-One server gets rounds of requests that keep some of the visual tokens, and rounds of requests that keep all of them
-(`mm_processor_kwargs`), in turn within one run. No image is sent twice, so that no cache helps. The model is a LLaVA
-with random weights and 576 tokens per image, small enough for a CPU. The figures are ratios between the two kinds of
-requests, and do not apply to a GPU.
+One server gets batches of requests that differ in how many are sent at once, in whether images and questions are new or
+repeated, and in the method (`mm_processor_kwargs`): EADP, which reads the question, DivPrune, which does not, and none.
+The methods take turns within one run, and ratios are medians over rounds. The model is a LLaVA with random weights and
+576 tokens per image, small enough for a CPU: its language model has 22 times the parameters of its vision tower, as in
+LLaVA-1.5-7B. The figures do not apply to a GPU.
 
     PYTHONPATH=.:hosts/shim $(hosts/env vllm)/bin/python benchmarks/serving.py            # some minutes
     … benchmarks/serving.py --quick
@@ -19,10 +20,13 @@ import shutil
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
-from itertools import count
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import count, islice, product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,12 +58,12 @@ SERVER = ["--dtype=float32", "--enforce-eager", "--block-size=32", "--max-model-
 
 
 def write_checkpoint(folder: Path) -> Path:
-    """Write a LLaVA of 40 million random parameters, with the widths of the pocket model's tower and its tokenizer."""
+    """Write a LLaVA of 28 million random parameters, with the widths of the pocket model's tower and its tokenizer."""
     torch.manual_seed(0)
     config = hf.LlavaConfig.from_pretrained(WEIGHTS)
     config.vision_config.image_size, config.vision_config.patch_size = SIDE, PATCH
     config.image_seq_length = (SIDE // PATCH) ** 2
-    for name, value in {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 12}.items():
+    for name, value in {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8}.items():
         setattr(config.text_config, name, value)
     config.text_config.num_attention_heads = config.text_config.num_key_value_heads = 8
     config.text_config.head_dim = 64
@@ -74,7 +78,7 @@ def write_checkpoint(folder: Path) -> Path:
     return folder
 
 
-def make_request(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
+def make_request(seed: int, question: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Make a request with a random image."""
     pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), dtype=np.uint8)
     buffer = io.BytesIO()
@@ -85,7 +89,7 @@ def make_request(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
         "messages": [
             {
                 "role": "user",
-                "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}],
+                "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}],
             }
         ],
         "temperature": 0,
@@ -134,62 +138,110 @@ def wait_until_ready(root: str, server: subprocess.Popen[bytes], timeout: float 
     raise RuntimeError("the server did not start")
 
 
-def main(
-    keep: Annotated[int, typer.Option(help="Visual tokens that stay, of 576.", min=1, max=576)] = 64,
-    rounds: Annotated[int, typer.Option(help="Rounds with and without pruning.", min=1)] = 4,
-    requests: Annotated[int, typer.Option(help="Requests per round.", min=1)] = 16,
-    at_once: Annotated[int, typer.Option(help="Requests at the same time.", min=1)] = 4,
-    quick: Annotated[bool, typer.Option("--quick", help="One round of four requests, as a quick check.")] = False,
-) -> None:
-    """Measure, print, and write benchmarks/results/serving.json and the table in docs/guides/serving.md."""
-    if quick:
-        rounds, requests = 1, 4
-    modes: dict[str, dict[str, Any]] = {"pruned": {"keep": keep}, "unpruned": {"method": "none"}}
-    seeds = count()
-    found: dict[str, dict[str, list[float]]] = {mode: {"rate": [], "first": []} for mode in modes}
+@dataclass(frozen=True)
+class Load:
+    """A kind of load.
+
+    Attributes:
+        images: "new" if no image is sent twice, "same" if all requests have one image.
+        questions: "new" or "same", likewise.
+        at_once: The number of requests at the same time.
+    """
+
+    images: str
+    questions: str
+    at_once: int
+
+    def make_batch(self, numbers: Iterator[int], settings: dict[str, Any], least: int) -> list[dict[str, Any]]:
+        """Make requests, at least `least` of them, and as many as are sent at once."""
+        return [
+            make_request(
+                number if self.images == "new" else 0,
+                f"{QUESTION} {number}" if self.questions == "new" else QUESTION,
+                settings,
+            )
+            for number in islice(numbers, max(least, self.at_once))
+        ]
+
+
+LOADS = [
+    Load(images, questions, at_once)
+    for images, questions in product(("new", "same"), repeat=2)
+    for at_once in (1, 8, 32)
+]
+
+
+def measure(
+    loads: list[Load], modes: dict[str, dict[str, Any]], rounds: int, requests: int
+) -> dict[Load, dict[str, list[tuple[float, float]]]]:
+    """Send all loads to a server.
+
+    Returns:
+        Requests per second and the median milliseconds to the first token, by load, mode and round.
+    """
+    numbers = count(1)
+    found: dict[Load, dict[str, list[tuple[float, float]]]] = {load: {mode: [] for mode in modes} for load in loads}
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
         arguments = ["--host=127.0.0.1", f"--port={port}", "--trust-request-mm-kwargs", *SERVER]
-        line = build_command(str(write_checkpoint(Path(folder))), {"keep": keep}, arguments)
-        server = subprocess.Popen(line, env={**os.environ, **ENVIRONMENT})
+        line = build_command(str(write_checkpoint(Path(folder))), modes["eadp"], arguments)
+        server = subprocess.Popen([sys.executable, *line], env={**os.environ, **ENVIRONMENT})
         try:
             root = f"http://127.0.0.1:{port}"
             wait_until_ready(root, server)
-            for number in range(rounds + 1):
+            for number, load in product(range(rounds), loads):
                 for mode in list(modes)[:: -1 if number % 2 else 1]:
-                    client = openai.AsyncOpenAI(base_url=f"{root}/v1", api_key="none", timeout=600, max_retries=0)
-                    batch = [make_request(next(seeds), modes[mode]) for _ in range(requests)]
-                    rate, waits = asyncio.run(send_requests(client, batch, at_once))
-                    if number:
-                        found[mode]["rate"].append(rate)
-                        found[mode]["first"] += waits
+                    client = openai.AsyncOpenAI(base_url=f"{root}/v1", api_key="none", timeout=1800, max_retries=0)
+                    batch = load.make_batch(numbers, modes[mode], requests)
+                    rate, waits = asyncio.run(send_requests(client, batch, load.at_once))
+                    found[load][mode].append((rate, statistics.median(waits)))
         finally:
             server.terminate()
             server.wait(60)
-    ratios = [
-        pruned / unpruned for pruned, unpruned in zip(found["pruned"]["rate"], found["unpruned"]["rate"], strict=True)
-    ]
-    first = {mode: statistics.median(result["first"]) for mode, result in found.items()}
-    summary = {
-        "keep": keep,
-        "of": (SIDE // PATCH) ** 2,
-        "rounds": rounds,
-        "requests": requests,
-        "at_once": at_once,
-        "requests_per_second_ratio": statistics.median(ratios),
-        "time_to_first_token_ratio": first["pruned"] / first["unpruned"],
-        "measured": found,
+    return found
+
+
+def main(
+    keep: Annotated[int, typer.Option(help="Visual tokens that stay, of 576.", min=1, max=576)] = 64,
+    rounds: Annotated[int, typer.Option(help="Rounds of all loads and methods.", min=1)] = 2,
+    requests: Annotated[int, typer.Option(help="Requests per load, at least.", min=1)] = 8,
+    quick: Annotated[bool, typer.Option("--quick", help="One round of two loads, as a quick check.")] = False,
+) -> None:
+    """Measure, print, and write benchmarks/results/serving.json and the table in docs/guides/serving.md."""
+    loads = LOADS[:2] if quick else LOADS
+    modes: dict[str, dict[str, Any]] = {
+        "eadp": {"method": "eadp", "keep": keep},
+        "divprune": {"method": "divprune", "keep": keep},
+        "none": {"method": "none"},
     }
-    head = [f"{keep} of {summary['of']} visual tokens, {at_once} requests at once", "requests/s", "first token, ms"]
-    rows = [[mode, f"{statistics.median(found[mode]['rate']):.2f}", f"{first[mode]:.0f}"] for mode in modes]
-    rows.append(["ratio", f"{summary['requests_per_second_ratio']:.2f}", f"{summary['time_to_first_token_ratio']:.2f}"])
+    found = measure(loads, modes, 1 if quick else rounds, requests)
+
+    def ratio(load: Load, mode: str, which: int) -> float:
+        pairs = zip(found[load][mode], found[load]["none"], strict=True)
+        return statistics.median(pruned[which] / unpruned[which] for pruned, unpruned in pairs)
+
+    head = ["images", "questions", "at once"]
+    head += ["unpruned requests/s", "eadp", "divprune", "unpruned first token, ms", "eadp", "divprune"]
+    rows = []
+    for load in loads:
+        row = [load.images, load.questions, str(load.at_once)]
+        for which, digits in ((0, 2), (1, 0)):
+            unpruned = statistics.median(each[which] for each in found[load]["none"])
+            row += [f"{unpruned:.{digits}f}", *(f"× {ratio(load, mode, which):.2f}" for mode in ("eadp", "divprune"))]
+        rows.append(row)
     table = Table(*head)
     for row in rows:
         table.add_row(*row)
     Console().print(table)
     if not quick:
+        summary = {
+            "keep": keep,
+            "of": (SIDE // PATCH) ** 2,
+            "rounds": rounds,
+            "measured": [{**asdict(load), **by_mode} for load, by_mode in found.items()],
+        }
         common.write_into(PAGE, "serving", format_markdown(head, rows))
         Console().print(f"written: {common.save('serving', summary)}, {PAGE}")
 

@@ -34,7 +34,7 @@ def measure(name: str, layers: int, keep: int, rounds: int) -> dict[str, float]:
     """Return the median milliseconds of each part of a pruned prefill."""
     model, processor = load_model(name, layers=layers)
     side = untrained.image_side(model.config)
-    runner = Runner(model, processor, load_guide(name, model, processor), make_clock("cpu", model.device), 1)
+    runner = Runner(model, processor, load_guide(name, model, processor), make_clock("cpu", model.device), 1, "image")
     runs = []
     with torch.inference_mode(), name_model_parts(model):
         for sample in pocket_samples(rounds + 1):

@@ -9,8 +9,11 @@ random tokens whose frames drift, with the sizes of real models.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import common
@@ -143,9 +146,8 @@ def drifting_clip(frames: int, grid: tuple[int, int], width: int) -> VisualToken
     return VisualTokens(features, aligned, [grid] * frames, is_clip=True)
 
 
-def cost_calls(case: int) -> dict[str, Callable[[], Selection]]:
-    """Build one call per method for a case of `COST_CASES`."""
-    frames, grid, keep, width = COST_CASES[case]
+def make_calls(frames: int, grid: tuple[int, int], keep: int, width: int) -> dict[str, Callable[[], Selection]]:
+    """Build one call per method, all on one clip."""
     tokens = drifting_clip(frames, grid, width)
     words = torch.randn(20, 768, generator=torch.Generator().manual_seed(3))
     text = TextGuide(words, words.mean(0))
@@ -161,19 +163,56 @@ def cost_calls(case: int) -> dict[str, Callable[[], Selection]]:
     return {name: lambda method=method: method.select(tokens, text) for name, method in methods.items()}
 
 
+def peak_megabytes(call: Callable[[], Selection]) -> float:
+    """Measure by how much a call raises the resident memory of a process, in a child with the same tokens."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            # What earlier calls freed goes back to the system; otherwise the call could use it and raise nothing.
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")  # sets the largest size to the present one
+            before = _largest_size()
+            call()
+            os.write(writer, str(_largest_size() - before).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        found = pipe.read()
+    os.waitpid(child, 0)
+    if not found:
+        raise RuntimeError("the child process could not measure its memory, which needs Linux and its /proc")
+    return int(found) * 1024 / 1e6
+
+
+def _largest_size() -> int:
+    """Return the largest resident size of this process so far, in kilobytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def compile_loops(names: Iterable[str]) -> None:
+    """Run all methods on a small clip, so that compiling their loops is neither timed nor counted."""
+    calls = make_calls(4, (4, 4), 16, 32)
+    for name in names:
+        calls[name]()
+
+
 def measure_costs(cases: list[int], repeats: int) -> tuple[str, list[dict[str, Any]]]:
-    """Time all methods in turns."""
+    """Time all methods in turns, after their memory was measured."""
     rows, results = [], []
     for case in cases:
         frames, grid, keep, width = COST_CASES[case]
-        calls = cost_calls(case)
+        calls = make_calls(frames, grid, keep, width)
+        compile_loops(calls)
+        memory = {name: peak_megabytes(call) for name, call in calls.items()}
         times = common.medians(common.time_interleaved(calls, repeats))
         for name in calls:
             ratio = times[name] / times["frame by frame"]
             clip = f"{frames}×{grid[0] * grid[1]}, {width}"
-            rows.append([clip, str(keep), name, f"{times[name]:.0f}", f"{ratio:.2f}×"])
-            results.append({"case": COST_CASES[case], "method": name, "ms": times[name]})
-    head = ["tokens, width", "K", "method", "ms", "/ frame by frame"]
+            rows.append([clip, str(keep), name, f"{times[name]:.0f}", f"{ratio:.2f}×", f"{memory[name]:.0f}"])
+            results.append({"case": COST_CASES[case], "method": name, "ms": times[name], "megabytes": memory[name]})
+    head = ["tokens, width", "K", "method", "ms", "/ frame by frame", "peak MB"]
     return format_markdown(head, rows), results
 
 

@@ -71,6 +71,8 @@ def _load_pocket() -> tuple[Any, Any]:
 def _load_checkpoint(name: str, dtype: Any) -> tuple[Any, Any]:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
+    import eadp.models.efficientnet_lite  # noqa: F401 (transformers then knows this vision tower)
+
     try:
         model = AutoModelForImageTextToText.from_pretrained(
             name, dtype=dtype, use_safetensors=True, trust_remote_code=False

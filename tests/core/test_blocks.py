@@ -7,6 +7,7 @@ import torch
 from helpers import oracle
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from eadp import core
 from eadp.core import blocks as blocks_module
@@ -93,6 +94,38 @@ def test_only_the_blocks_and_picks_that_are_needed_are_solved(monkeypatch):
     assert found.coverage >= 0.2
     assert len(solved) <= 6  # of 12 blocks, only the two bright ones
     assert sum(solved) <= 6 * len(found.indices)
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operators of ATen within a block."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.count += 1
+        return operator(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+def test_blocks_that_give_no_token_cost_a_fraction_of_a_solution(backend):
+    """One bright block, in which five tokens stand for nearly everything, among 8 or 16 dim ones."""
+
+    def operations(dim):
+        g = torch.Generator().manual_seed(0)
+        features, weights, slices = clip([64] * (1 + dim), 0, dim_blocks=range(1, 1 + dim))
+        centres = torch.randn(5, features.shape[1], generator=g)
+        features[:64] = centres[torch.arange(64) % 5] + 0.02 * torch.randn(64, features.shape[1], generator=g)
+        with Operations() as counted:
+            found = core.facility_location_by_coverage(features, weights, slices, 0.9, backend=backend)
+        assert len(found.indices) == 5
+        return counted.count
+
+    features, weights, _ = clip([64], 0)
+    with Operations() as to_the_end:
+        core.facility_location(core.token_similarity(features), weights, 64, backend="torch")
+    few, many = operations(8), operations(16)
+    assert (many - few) / 8 < to_the_end.count / 100
+    assert many < to_the_end.count / 2
 
 
 def test_all_weights_zero_is_an_error():

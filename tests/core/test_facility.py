@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from eadp import core
 from eadp.core.similarity import LazySimilarity
+from eadp.measure.op_counts import count_operations
 
 SOLVERS = ["numba", "torch"]
 
@@ -203,3 +204,14 @@ def test_unknown_and_unsuitable_backends_are_rejected():
         core.facility_location(SIM, ONES, 2, backend="rows")
     with pytest.raises(TypeError, match="whole number"):
         core.facility_location(SIM, ONES, 2.5)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_the_torch_solver_needs_at_most_as_much_memory_again_as_its_matrix(symmetric):
+    n = 1024
+    features = torch.randn(n, 16, generator=torch.Generator().manual_seed(0))
+    similarity = core.token_similarity(features)
+    found = count_operations(
+        lambda: core.facility_location(similarity, torch.ones(n), 32, symmetric=symmetric, backend="torch")
+    )
+    assert similarity.nbytes / 100 < found.peak_bytes <= 1.05 * similarity.nbytes

@@ -1,35 +1,26 @@
 """Suites: the paper's benchmarks as data, and the runner with a fake harness."""
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from helpers import ROOT, fake_lmms_eval
 from helpers.command import run
-from helpers.suite import MODEL, arguments
+from helpers.suite import MODEL, arguments, count, output_of, wait_until_dead
 
 from eadp import paper
+from eadp.cli.evaluate import complete_ray_address, parse_pythons
 from eadp.evaluate import suites
 from eadp.evaluate.journal import Journal
-from eadp.evaluate.suites import harness
+from eadp.evaluate.suites import cell_run, harness
 from eadp.evaluate.suites.harness import Cell
 from eadp.evaluate.suites.suite import Benchmark
 from eadp.method_spec import ALL_TOKENS, MethodSpec
-
-
-def output_of(result):
-    return " ".join(result.output.replace("│", " ").split())
-
-
-def count(working, name):
-    path = working / name
-    return len(path.read_text().splitlines()) if path.exists() else 0
+from eadp.utils.die_with_parent import ANY_PARENT, die_with_parent
 
 
 def hits(task, method, keep, samples=fake_lmms_eval.SAMPLES):
@@ -107,6 +98,89 @@ def test_failed_benchmark_is_named_and_the_others_continue(working, monkeypatch)
     assert count(working, "answered") == 2 * 3 * fake_lmms_eval.SAMPLES
 
 
+def test_lmms_eval_that_fails_with_exit_code_0_is_noticed(working, monkeypatch):
+    one = ("--methods", "eadp", "--keep", "64", "--only", "GQA")
+    monkeypatch.setenv("FAILING", "first")
+    result = run(*arguments(working, *one))
+    assert result.exit_code == 1
+    assert "failed: eadp 64 on GQA: lmms-eval ended with 0 but wrote no results, so it failed" in output_of(result)
+    assert "Error during evaluation: the scorer has no memory" in output_of(result)
+    assert Journal.read(working / "out")[1] == []
+    monkeypatch.delenv("FAILING")
+    assert run(*arguments(working, *one)).exit_code == 0
+    assert count(working, "answered") == 2 * fake_lmms_eval.SAMPLES
+
+
+def test_results_of_an_earlier_attempt_do_not_hide_a_failure(working, monkeypatch):
+    one = ("--methods", "eadp", "--keep", "64", "--only", "GQA")
+    assert run(*arguments(working, *one)).exit_code == 0
+    (working / "out" / "samples.jsonl").write_text("")  # as if the runner was killed before it recorded the results
+    for path in (working / "out").glob("*/*/record.json"):
+        path.unlink()
+    monkeypatch.setenv("FAILING", "first")
+    result = run(*arguments(working, *one))
+    assert result.exit_code == 1
+    assert "wrote no results, so it failed" in output_of(result)
+
+
+def test_cell_that_ended_before_its_runner_died_is_not_run_again(working):
+    assert run(*arguments(working, "--only", "GQA")).exit_code == 0
+    table, started = (working / "out" / "table.md").read_text(), count(working, "starts")
+    (working / "out" / "samples.jsonl").write_text("")
+    assert run(*arguments(working, "--only", "GQA")).exit_code == 0
+    assert count(working, "starts") == started
+    assert (working / "out" / "table.md").read_text() == table
+
+
+def test_harness_that_scores_more_samples_than_were_answered_is_noticed(working):
+    python = working / "python"
+    python.write_text(python.read_text().replace('"effective": len(each)', '"effective": len(each) + 1'))
+    result = run(*arguments(working, "--methods", "eadp", "--keep", "64", "--only", "GQA"))
+    assert result.exit_code == 1
+    assert "lmms-eval scored 13 samples of first, but the model answered 12" in output_of(result)
+
+
+def test_attempt_waits_for_the_processes_of_a_killed_one(working, monkeypatch):
+    """On a cluster, the next attempt can start before the harness of the last one has died."""
+    journal = working / "out" / "eadp_keep=64" / "GQA" / "journal"
+    journal.mkdir(parents=True)
+    holder = "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True)"
+    command = [sys.executable, "-c", f"{holder}; time.sleep(float(sys.argv[2]))", str(journal / "samples.jsonl")]
+    one = ("--methods", "eadp", "--keep", "64", "--only", "GQA")
+    with subprocess.Popen([*command, "600"], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        monkeypatch.setattr(cell_run, "RELEASE_SECONDS", 0.1)
+        result = run(*arguments(working, *one))
+        assert result.exit_code == 1
+        assert f"another process keeps writing to {journal}" in output_of(result)
+        process.kill()
+    monkeypatch.undo()
+    with subprocess.Popen([*command, "1.5"], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert run(*arguments(working, *one)).exit_code == 0
+
+
+def test_address_of_ray_may_be_left_out():
+    for given, completed in (
+        ("--ray", "--ray auto"),
+        ("--ray --dry-run paper-llava", "--ray auto --dry-run paper-llava"),
+        ("--ray paper-llava", "--ray auto paper-llava"),
+        ("paper-llava --ray 10.0.0.1:6379", "paper-llava --ray 10.0.0.1:6379"),
+        ("--ray auto paper-llava", "--ray auto paper-llava"),
+        ("--ray=10.0.0.1:6379", "--ray=10.0.0.1:6379"),
+    ):
+        assert complete_ray_address(given.split()) == completed.split()
+
+
+def test_interpreters_are_given_for_all_machines_or_by_node():
+    assert parse_pythons([]) == (None, {})
+    given = ["/a/python", "n1=/b/python", "10.0.0.2=/c/python"]
+    assert parse_pythons(given) == ("/a/python", {"n1": "/b/python", "10.0.0.2": "/c/python"})
+    assert parse_pythons(["/envs/a=b/python"]) == ("/envs/a=b/python", {})
+    with pytest.raises(ValueError, match="one path for all machines, got /a and /b"):
+        parse_pythons(["/a", "/b"])
+
+
 def test_samples_of_two_methods_can_be_compared(working):
     assert run(*arguments(working, "--only", "GQA", "--samples", "20")).exit_code == 0
     folder = working / "out"
@@ -134,7 +208,7 @@ def test_killed_runs_end_with_the_same_table(working):
             assert "another run is writing" in output_of(refused)
             time.sleep(0.3 * chance.random())
             process.send_signal(signal.SIGKILL)
-        _wait_until_dead(int((working / "pid").read_text()))
+        wait_until_dead(working)
     result = run(*arguments(working, out="killed"))
     assert result.exit_code == 0, result.output
     assert (working / "killed" / "table.md").read_bytes() == (working / "whole" / "table.md").read_bytes()
@@ -142,20 +216,6 @@ def test_killed_runs_end_with_the_same_table(working):
     assert len(answered) == len(set(answered))
     records = [Journal.read(path.parent)[1] for path in (working / "killed").glob("*/*/journal/manifest.json")]
     assert sorted(map(len, records)) == 5 * [fake_lmms_eval.SAMPLES] + 5 * [2 * fake_lmms_eval.SAMPLES]
-
-
-def _wait_until_dead(pid):
-    """Wait for the harness to die with its runner. A zombie counts as dead."""
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
-    pytest.fail("the harness outlived its runner")
 
 
 @pytest.mark.parametrize("table", paper.tables("accuracy"), ids=lambda table: table.model)
@@ -218,9 +278,7 @@ def test_variant_of_a_benchmark_runs_only_if_it_is_named():
 QWEN = Benchmark("HallusionBench", "vlmeval", ("HallusionBench", "Mine:ImageMCQDataset"), ("split=Overall|?Acc",))
 
 
-def test_command_line_for_vlmeval(tmp_path, monkeypatch):
-    for name in harness.JUDGE_KEYS:
-        monkeypatch.delenv(name, raising=False)
+def test_command_line_for_vlmeval(tmp_path):
     cell = Cell(QWEN, MethodSpec("eadp", 0.25, {"mu": 0.3}), "some/model", tmp_path, {"resolution": 1008}, samples=5)
     assert harness.build_command(cell, "python") == [
         *("python", "-m", "eadp", "vlmeval", "--model", "some/model", "--data", "HallusionBench,Mine:ImageMCQDataset"),
@@ -228,8 +286,7 @@ def test_command_line_for_vlmeval(tmp_path, monkeypatch):
         *("--keep", "0.25", "--set", "mu=0.3", "--set", "resolution=1008", "--limit", "5"),
         *("--judge", "exact_matching"),
     ]
-    unpruned = Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {})
-    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    unpruned = Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, judge=True)
     started = harness.build_command(unpruned, "python")
     assert started[started.index("--method") + 1] == "none"
     assert not {"--keep", "--judge", "--limit"} & set(started)
@@ -240,7 +297,11 @@ def test_only_lmms_eval_runs_with_several_ranks(tmp_path):
     started = harness.build_command(
         Cell(own, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, batch=4, ranks=2), "python"
     )
-    assert started[:6] == ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
+    assert started[:6] == ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--no-python"]
+    rank = started[started.index("--no-python") + 1 :]
+    assert rank[:5] == die_with_parent(signal.SIGKILL, ANY_PARENT)
+    assert rank[5:8] == ["python", "-m", "lmms_eval"]
+    assert rank[rank.index("--verbosity") + 1] == "DEBUG"  # otherwise a rank that failed would end with 0
     with pytest.raises(ValueError, match="one process, prompt by prompt"):
         harness.build_command(Cell(QWEN, MethodSpec(ALL_TOKENS), "some/model", tmp_path, {}, ranks=2), "python")
     with pytest.raises(ValueError, match="allows no commas"):
@@ -280,6 +341,9 @@ def test_metric_must_match_exactly_one_figure():
         (("paper-llava", "--python", sys.executable), "pip install 'eadp[lmms-eval]'"),
         (("paper-llava", "--suite", "pocket"), "give one suite"),
         (("pocket", "--only", "GQA"), "pocket runs without a harness: leave out --only"),
+        (("pocket", "--ray", "--dry-run"), "pocket runs without a harness: leave out --ray, --dry-run"),
+        (("paper-llava", "--gpus-per-task", "1"), "--gpus-per-task is for the tasks of a cluster: give --ray"),
+        (("paper-llava", "--python", "n1=/python"), "--python n1=… is for a node of a cluster: give --ray"),
     ],
 )
 def test_errors_are_raised_before_anything_runs(tmp_path, given, message):

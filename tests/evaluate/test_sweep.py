@@ -123,6 +123,29 @@ def test_report_has_significance_and_the_averages_of_the_paper(tmp_path):
     assert written[2].read_bytes().startswith(b"\x89PNG")
 
 
+def test_hard_samples_are_those_of_each_points_own_budget(tmp_path):
+    """100 samples: down-sampling to 16 tokens answers the first 90 right, to 8 the first 50."""
+    plan = sweep.build_plan("eadp", 16, {}, sweep.parse_values(["keep=8,16"]), hard=True)
+    assert [spec.key for spec in plan.all_specs[-2:]] == ["downsample keep=16", "downsample keep=8"]
+    first_right = {"eadp keep=16": 95, "eadp keep=8": 75, "downsample keep=16": 90, "downsample keep=8": 50}
+    runs = {key: ScoredRun.from_scores(key, [n < first for n in range(100)]) for key, first in first_right.items()}
+    blocks = sweep.collect_results(plan, runs)
+    assert [result.hard for result in blocks[0]] == [(50.0, 50), (50.0, 10)]
+    assert sweep_report.build_header(blocks)[-1] == "hard samples"
+    assert [row[-1] for row in next(sweep_report.build_rows(blocks))] == ["50.0 of 50", "50.0 of 10"]
+    written = sweep_report.write(plan, {"pocket": blocks}, tmp_path)
+    assert json.loads(written[0].read_text())["benchmarks"]["pocket"][0][1]["hard"] == {"score": 50.0, "samples": 10}
+    assert "Hard: samples that downsample" in written[1].read_text()
+
+
+def test_where_nothing_is_hard(tmp_path):
+    plan = sweep.build_plan("eadp", 16, {}, sweep.parse_values(["beta=0,2"]), hard=True)
+    runs = {spec.key: ScoredRun.from_scores(spec.key, [True] * 10) for spec in plan.all_specs}
+    blocks = sweep.collect_results(plan, runs)
+    assert [result.hard for result in blocks[0]] == [None, None]
+    assert "hard samples" not in sweep_report.build_header(blocks)
+
+
 def test_harness_without_scores_per_sample_has_only_its_reported_figure(tmp_path):
     plan = planned("beta=0,2")
     blocks = sweep.collect_results(plan, {}, {plan.default.key: 1500.0})
@@ -161,6 +184,7 @@ def test_sweep_on_a_suite_gives_a_table_per_benchmark(working):
         for number in range(fake_lmms_eval.SAMPLES)
     ]
     assert few["loyalty"] == pytest.approx(sum(equal) / len(equal))
+    assert few["hard"] == more["hard"] is None
     assert content["benchmarks"]["MME"][0][0]["figure"] < 2 < content["benchmarks"]["MME"][0][0]["score"]
     assert (working / "out" / "sweep-MME.png").exists()
     a, b = compare.find_pairs(f"{working / 'out'}:keep=32 GQA", ":keep=96 GQA")[0]
@@ -169,13 +193,29 @@ def test_sweep_on_a_suite_gives_a_table_per_benchmark(working):
     )
 
 
-ARGUMENTS = ("--over", "beta=0,5", "--keep", "8", "--samples", "20")
+def test_hard_samples_of_a_suite(working):
+    given = ("--over", "keep=32,96", "--keep", "64", "--only", "gqa", "--python", working / "python", "--hard")
+    result, output = run(working / "suite.json", *given, "--out", working / "out")
+    assert result.exit_code == 0, result.output
+    assert "hard samples" in output
+    (few, _) = json.loads((working / "out" / "sweep.json").read_text())["benchmarks"]["GQA"][0]
+
+    def right(method, number):
+        return fake_lmms_eval.right("first", number, method, 32)
+
+    hard = [number for number in range(fake_lmms_eval.SAMPLES) if not right("downsample", number)]
+    expected = 100 * sum(right("eadp", number) for number in hard) / len(hard)
+    assert few["hard"] == {"score": pytest.approx(expected), "samples": len(hard)}
+
+
+ARGUMENTS = ("--over", "beta=0,5", "--keep", "8", "--samples", "20", "--hard")
 
 
 def test_repeated_sweep_reads_its_folder(tmp_path, monkeypatch):
     first, output = run(*ARGUMENTS, "--out", tmp_path)
     assert first.exit_code == 0, first.output
     assert "pocket: eadp 8, 20 samples" in output
+    assert "hard samples" in output
     found = (tmp_path / "sweep.json").read_text()
 
     def fail_to_load(*arguments, **options):

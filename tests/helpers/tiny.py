@@ -41,6 +41,18 @@ TEXT = {
 TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2}
 CLIP = dict(TOWER, model_type="clip_vision_model", image_size=28, patch_size=7, projection_dim=16)
 SIGLIP = dict(TOWER, model_type="siglip_vision_model", patch_size=4, vision_use_head=False)
+EFFICIENTNET = {
+    "image_size": 16,
+    "stem_channels": 4,
+    "out_channels": [4, 6],
+    "repeats": [1, 2],
+    "kernel_sizes": [3, 5],
+    "strides": [1, 2],
+    "expand_ratios": [1, 2],
+    "hidden_size": 32,
+    "num_classes": 20,
+}
+"""A convolutional tower with 4×4 cells and few classes, without its model type."""
 LLAMA, QWEN2 = dict(TEXT, model_type="llama"), dict(TEXT, model_type="qwen2")
 IMAGE, VIDEO = {"image_token_index": IDS["<image>"]}, {"video_token_index": IDS["<video>"]}
 MROPE = dict(TEXT, rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]})

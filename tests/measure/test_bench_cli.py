@@ -87,6 +87,48 @@ def test_samples_of_the_user_are_measured(tmp_path):
         assert json.loads((tmp_path / "out" / "bench.json").read_text())["rounds"] == 1
 
 
+def bench_rows(folder, *options):
+    result = run("bench", *options, "--samples", 1, "--warmup", 1, "--new-tokens", 1, "--out", folder)
+    assert result.exit_code == 0, result.output
+    return {each["method"]: each for each in json.loads((folder / "bench.json").read_text())["rows"]}
+
+
+def test_clips_share_one_budget_on_a_model_that_takes_images(tmp_path):
+    rows = bench_rows(tmp_path, "--model", "pocket", "--frames", 3, "--methods", "eadp,evs", "--keep", 0.25)
+    tokens = rows["all tokens"]["tokens_after"]
+    assert tokens % 3 == 0
+    assert rows["eadp"]["tokens_after"] == tokens / 4
+    # EVS keeps the first frame whole.
+    assert rows["evs"]["tokens_after"] == tokens / 3
+
+
+def test_clips_of_a_model_that_takes_videos(tmp_path):
+    options = ("--model", "random:tiny-llava-onevision", "--frames", 2, "--keep", 0.125)
+    rows = bench_rows(tmp_path, *options, "--methods", "vidcom2,vcast", "--clock", "cpu")
+    assert rows["all tokens"]["tokens_after"] == 2 * 196
+    assert rows["vcast"]["tokens_after"] == 49
+
+
+def test_clips_of_the_user(tmp_path):
+    folder = tmp_path / "data"
+    (folder / "b").mkdir(parents=True)
+    frames = [Image.new("RGB", (40, 30), colour) for colour in ("red", "green", "blue", "white")]
+    frames[0].save(folder / "a.gif", save_all=True, append_images=frames[1:])
+    for number, frame in enumerate(frames):
+        frame.save(folder / "b" / f"{number}.png")
+    file = folder / "data.jsonl"
+    file.write_text("".join(json.dumps({"video": each, "question": "What is it?"}) + "\n" for each in ("a.gif", "b")))
+    options = ("--frames", 3, "--methods", "evs", "--keep", 0.5)
+    for data in (("--data", file), ("--data", folder, "--question", "What is it?")):
+        rows = bench_rows(tmp_path / "out", *options, *data)
+        assert rows["all tokens"]["tokens_after"] == 3 * 256
+    Image.new("RGB", (40, 30), "blue").save(folder / "c.png")
+    file.write_text(json.dumps({"video": "c.png", "question": "What is it?"}))
+    result = run("bench", *options, "--data", file)
+    assert result.exit_code == 2
+    assert "a clip has at least two frames, got 1" in " ".join(result.output.replace("│", " ").split())
+
+
 def test_plan_prints_the_budget_and_what_fits():
     output = run("plan", "--model", "llava-1.5-7b", "--latency", "0.5x", "--memory", "16GiB").output
     assert "keep=255" in output
@@ -102,6 +144,7 @@ def test_plan_prints_the_budget_and_what_fits():
         (("bench", "--keep", "many"), "0.125"),
         (("bench", "--data", "nowhere.jsonl"), "there is no nowhere.jsonl"),
         (("bench", "--question", "Why?"), "goes with --data"),
+        (("bench", "--model", "random:tiny-qwen3-vl", "--frames", 4), "no part for videos"),
         (("bench", "--accuracy", "pyproject.toml"), "not a results.json"),
         (("bench", "--clock", "sundial"), "wall or cpu"),
         (("bench", "--model", "random:huge"), "there are random:llava-1.5-7b"),

@@ -45,7 +45,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "vcast": {"keep": 0.25, "exact": True, "temperature": 0.5, "at_least": 2},
     "vidcom2": {"keep": 0.25, "exact": True, "form": "vllm"},
-    "fastv": {"keep": 0.5, "layers": (3, 5), "budget": "layer_mean"},
+    "fastv": {"keep": 0.5, "layers": (3, 5), "budget": "layer_mean", "fold": True},
     "hiprune": {"keep": 9, "alpha": 0.3, "object_layer": 4, "deep_layer": -3, "buffers": "grid", "exact": True},
     "mmtok": {
         **{"keep": 9, "alpha": 0.3, "text_temperature": 0.1, "vision_temperature": 0.3, "words": "question"},
@@ -88,7 +88,8 @@ def test_a_method_survives_json(name: str) -> None:
 
 
 def test_a_dict_has_the_name_and_every_setting() -> None:
-    assert eadp.FastV(keep=2).to_dict() == {"method": "fastv", "keep": 2, "layers": [2], "budget": "after_prune"}
+    expected = {"method": "fastv", "keep": 2, "layers": [2], "budget": "after_prune", "fold": False}
+    assert eadp.FastV(keep=2).to_dict() == expected
     assert set(eadp.EADP(keep=2).to_dict()) == {"method", *(each.name for each in fields(eadp.EADP))}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from eadp.core import density_peaks
 from eadp.methods import get_method
 from eadp.methods.dart import DART, set_order
-from eadp.methods.fastv import FastV
+from eadp.methods.fastv import FastV, fold_weights
 from eadp.methods.inside import Cut, InsideMethod, mean_tokens_per_layer, scale_layers, tokens_per_layer
 from eadp.methods.pyramiddrop import PyramidDrop
 from eadp.methods.sparsevlm import SparseVLM, rater_fit, select_raters
@@ -140,6 +140,14 @@ def test_recycled_rows_come_last_whatever_their_members_are() -> None:
     assert chosen.rows.tolist() == [*range(20, 30), 19]
     assert chosen.indices.tolist() == [*range(19, 30)]
     assert float((chosen.merge @ sight.visual)[-1, 0]) == pytest.approx(sum(range(13, 20)) / 7)
+
+
+def test_fold_weights() -> None:
+    """Tokens 0 and 3 stay; 1 and 4 point as 0 does, 2 as 3 does, and nothing as 5 does, which stays too."""
+    states = torch.tensor([[1.0, 0, 0], [2, 0.1, 0], [0, 3, 0.1], [0, 1, 0], [1, 0, 0.1], [0, 0, 1]])
+    found = fold_weights(states, torch.tensor([0, 3, 5]))
+    expected = torch.tensor([[0.5, 0.25, 0, 0, 0.25, 0], [0, 0, 0.5, 0.5, 0, 0], [0, 0, 0, 0, 0, 1]])
+    torch.testing.assert_close(found, expected)
 
 
 def test_density_peaks() -> None:

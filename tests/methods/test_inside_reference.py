@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -119,6 +120,22 @@ def test_same_as_a_reference_without_hooks(name: str, positions: Any) -> None:
         assert torch.equal(forward[column], forward[column - 1])
     other = Reference(model, inputs, {"keep": "renumber", "renumber": "keep"}[positions]).run(prompt, choices)
     assert (other[-1] - expected[-1]).abs().max() > 1e-2
+
+
+def test_folded_tokens_are_those_of_a_reference_without_hooks() -> None:
+    """FastV with `fold`: every dropped token is in the mean that half of its nearest kept token becomes."""
+    model, inputs = deep("llava"), tiny.inputs("llava", [[(28, 28)]])
+    recording = Recording(of=method("fastv", 5, layers=(8,), fold=True))
+    with eadp.attach(model, method=recording):
+        tokens, logits = answers(model, **inputs)
+    (choice,) = recording.log[:1]
+    assert choice.merge is not None
+    reference, prompt = Reference(model, inputs, "keep"), inputs["input_ids"][0]
+    for step in range(tokens.shape[1]):
+        expected = reference.run(torch.cat([prompt, tokens[0, :step]]), {2: choice})
+        torch.testing.assert_close(logits[0, step], expected[-1], rtol=1e-4, atol=1e-4)
+    dropping = reference.run(prompt, {2: replace(choice, merge=None)})
+    assert (dropping[-1] - logits[0, 0]).abs().max() > 1e-3
 
 
 def test_each_cut_of_pyramiddrop_scores_by_the_positions_of_its_stage() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from helpers import tiny
@@ -207,6 +210,74 @@ def test_newlines_of_llava_video() -> None:
     assert newlines["vidcom2"] == rows
     layout = found["holitom"].images[0]
     assert newlines["holitom"] == len(layout.newlines[found["holitom"].last[0].indices].unique()) < rows
+
+
+def received_by_language_model(model: Any, run: Callable[[], object]) -> Tensor:
+    """What the language model of a batch of one receives."""
+    received = []
+    # After the hooks of `attach`, which shorten the call.
+    hook = model.base_model.language_model.register_forward_pre_hook(
+        lambda module, args, kwargs: received.append(kwargs["inputs_embeds"][0]), with_kwargs=True
+    )
+    try:
+        run()
+    finally:
+        hook.remove()
+    return received[0]
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_vidcom2_puts_the_newlines_of_a_frame_after_its_tokens(beams: int) -> None:
+    model = tiny.model("llava_onevision")
+    pixels = torch.randn(1, 3, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    with convert(model):
+        features = model.base_model.get_video_features(pixels, return_dict=True).pooler_output[0]
+        ids = torch.full((1, len(features) + 2), tiny.IDS["<video>"])
+        ids[:, 0], ids[:, -1] = 40, 41
+        inputs = {"input_ids": ids, "pixel_values_videos": pixels}
+
+        def sent(method: Any, **settings: Any) -> tuple[Tensor, eadp.Pruned]:
+            with eadp.attach(model, method=method, **settings) as pruned:
+                options = {"num_beams": beams, "max_new_tokens": 2, "do_sample": False}
+                return received_by_language_model(model, lambda: model.generate(**inputs, **options)), pruned
+
+        method = eadp.VidCom2(keep=0.3)
+        moved, pruned = sent(method)
+        in_place, _ = sent(method, positions="keep")
+        chained, _ = sent([method, eadp.FastV(keep=0.5, layers=(2,), budget="after_prune")])
+    side = 3  # of a frame; one newline per row
+    layout, kept, expected = pruned.images[0], pruned.last[0].indices, []
+    newline = features[layout.newline_slots[:1]]
+    for frame in range(3):
+        here = kept[kept // side**2 == frame]
+        expected += [features[layout.slots[here]], newline.expand(side, -1)]
+    torch.testing.assert_close(moved[1:-1], torch.cat(expected))
+    # Otherwise each newline ends its row.
+    stay = torch.cat([layout.slots[kept], layout.newline_slots]).sort().values
+    torch.testing.assert_close(in_place[1:-1], features[stay])
+    torch.testing.assert_close(chained[1:-1], features[stay])
+    assert not torch.equal(moved, in_place)
+
+
+def test_holitom_with_its_stage_inside_the_language_model() -> None:
+    model, inputs = tiny.model("llava_onevision"), tiny.inputs("llava_onevision", [[(3, 28, 28)]])
+    with eadp.attach(model, method=[eadp.HoliTom(keep=0.5), eadp.FastV(keep=0.5, layers=(21,), fold=True)]) as pruned:
+        cached = model.generate(**inputs, max_new_tokens=3, do_sample=False)
+        (kept,) = pruned.last
+        assert torch.equal(model.generate(**inputs, max_new_tokens=3, do_sample=False, use_cache=False), cached)
+    first, _, last = kept.per_layer
+    assert last == round(first / 2)
+
+
+def test_fastvid_says_that_there_is_no_pooling_head() -> None:
+    model = tiny.model("llava_onevision")
+    notes = []
+    for sizes in ([[(3, 28, 28)]], [[(30, 50)]]):
+        with eadp.attach(model, method="fastvid", keep=0.3) as pruned:
+            model(**tiny.inputs("llava_onevision", sizes))
+        notes.append([note for note in pruned.last[0].notes if "pooling head" in note])
+    assert len(notes[0]) == 1
+    assert notes[1] == []  # an image has no frames to compare
 
 
 def test_images_of_one_size_that_share_a_budget_are_frames() -> None:

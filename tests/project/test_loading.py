@@ -76,6 +76,17 @@ def test_the_code_of_a_checkpoint_is_not_run(checkpoint, file):
         load_model(str(checkpoint))
 
 
+def test_only_the_checked_file_of_the_tower_is_read_by_torch_and_only_its_tensors():
+    calls = [
+        (path.relative_to(Path(eadp.__file__).parent).as_posix(), ast.unparse(node))
+        for path in Path(eadp.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"
+    ]
+    assert [place for place, _ in calls] == ["pocket/photo/tower.py"]
+    assert "weights_only=True" in calls[0][1]
+
+
 def test_every_checkpoint_is_loaded_without_its_code_and_without_pickle():
     calls = []
     for path in Path(eadp.__file__).parent.rglob("*.py"):

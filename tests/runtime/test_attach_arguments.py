@@ -123,15 +123,55 @@ def test_labels_of_the_whole_text_do_not_hide_the_question() -> None:
 # Embeddings.
 
 
-def test_merged_embeddings_give_a_warning() -> None:
-    """Image features that are already among the embeddings look like any other row."""
-    model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA[:1])
-    ids = inputs["input_ids"]
+def merged(family: str) -> tuple[Any, dict[str, Any], torch.Tensor]:
+    """A model, the other inputs of a prompt, and its embeddings with the image features in their places."""
+    model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family][:1])
+    ids = inputs.pop("input_ids")
     embeddings = model.get_input_embeddings()(ids).clone()
-    features = model.model.get_image_features(inputs["pixel_values"], return_dict=True).pooler_output
+    settings = {name: inputs[name] for name in ("image_sizes", "image_grid_thw") if name in inputs}
+    pixels = inputs.pop("pixel_values")
+    features = model.base_model.get_image_features(pixels, **settings, return_dict=True).pooler_output
     embeddings[ids == model.config.image_token_id] = torch.cat(list(features))
-    with eadp.attach(model, method=EverySecond()), pytest.warns(UserWarning, match="pass input_ids and pixel_values"):
+    return model, inputs, embeddings
+
+
+def test_merged_embeddings_give_a_warning() -> None:
+    """Image features that are already among the embeddings look like any other row, and text may be given so."""
+    model, inputs, embeddings = merged("llava")
+    with (
+        eadp.attach(model, method=EverySecond()) as pruned,
+        pytest.warns(UserWarning, match=r"if it has images, none of their tokens are pruned; pass input_ids and pixel"),
+    ):
         model(inputs_embeds=embeddings, attention_mask=inputs["attention_mask"])
+    assert pruned.last == []
+
+
+@pytest.mark.parametrize(
+    ("family", "told_by"),
+    [("llava_next", "image_sizes"), ("qwen2_5_vl", "image_grid_thw and mm_token_type_ids"), ("qwen3_vl", "image_grid")],
+)
+def test_merged_embeddings_are_refused_where_other_inputs_tell(family: str, told_by: str) -> None:
+    model, inputs, embeddings = merged(family)
+    message = f"with {told_by}.* already merged .* pass input_ids and pixel_values"
+    with eadp.attach(model, method=EverySecond()), pytest.raises(ValueError, match=message):
+        model(inputs_embeds=embeddings, **inputs)
+    model(inputs_embeds=embeddings, **inputs)  # detached, as before
+
+
+@pytest.mark.filterwarnings("ignore:this prompt is given as inputs_embeds")
+def test_embeddings_with_placeholders_but_without_pixels() -> None:
+    model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA[:1])
+    embeddings = model.get_input_embeddings()(inputs["input_ids"])
+    with eadp.attach(model, method=EverySecond()), pytest.raises(ValueError, match="has image placeholders, but"):
+        model(inputs_embeds=embeddings, attention_mask=inputs["attention_mask"])
+
+
+@pytest.mark.filterwarnings("ignore:this prompt is given as inputs_embeds")
+def test_text_as_embeddings() -> None:
+    model, ids = tiny.model("llava"), torch.arange(40, 50)[None]
+    stock = model(input_ids=ids).logits
+    with eadp.attach(model, method=EverySecond()):
+        torch.testing.assert_close(model(inputs_embeds=model.get_input_embeddings()(ids)).logits, stock)
 
 
 # Assisted decoding.

@@ -92,8 +92,13 @@ def replace_forward(model: Any) -> tuple[Any, Callable[[], None]]:
     return model, lambda: delattr(model, "forward")
 
 
+def compile_in_place(model: Any) -> tuple[Any, Callable[[], None]]:
+    model.compile(backend="eager")
+    return model, lambda: setattr(model, "_compiled_call_impl", None)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("compile_model", [wrap, replace_forward])
+@pytest.mark.parametrize("compile_model", [wrap, replace_forward, compile_in_place])
 def test_a_model_that_was_compiled_and_used_before(
     compile_model: Callable[[Any], tuple[Any, Callable[[], None]]],
 ) -> None:
@@ -113,6 +118,22 @@ def test_a_model_that_was_compiled_and_used_before(
         torch.testing.assert_close(compiled(**inputs).logits, stock)
     finally:
         undo()
+
+
+@pytest.mark.slow
+def test_a_model_that_is_compiled_after_it_was_attached() -> None:
+    model, inputs = small(), tiny.inputs("llava", IMAGES["llava"])
+    stock = model(**inputs).logits
+    with eadp.attach(model, method=eadp.DivPrune(keep=3)) as pruned:
+        expected = model(**inputs).logits
+        compiled, undo = compile_in_place(model)
+        try:
+            torch.testing.assert_close(compiled(**inputs).logits, expected)
+            assert [len(each) for each in pruned.last] == [3, 3, 3]
+            pruned.detach()
+            torch.testing.assert_close(compiled(**inputs).logits, stock)
+        finally:
+            undo()
 
 
 def test_the_wrapper_of_a_compiled_model() -> None:

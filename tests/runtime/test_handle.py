@@ -204,3 +204,24 @@ def test_a_model_that_nobody_detached_is_freed(method: str) -> None:
     gc.collect()
     assert alive() is None
     assert set(ALL_ATTENTION_FUNCTIONS) == registered
+
+
+@pytest.mark.parametrize("method", ["visionzip", "mmtok", "fastv"])
+def test_the_states_of_the_vision_tower_are_freed_with_the_call(method: str) -> None:
+    model = tiny.model("llava")
+    states: list[weakref.ref[Any]] = []
+
+    def remember(tower: Any, args: Any, output: Any) -> None:
+        states.extend(weakref.ref(each) for each in output.hidden_states or (output.last_hidden_state,))
+
+    guide = guides.EmbeddingGuide(model.get_input_embeddings(), tiny.tokenizer()) if method == "mmtok" else None
+    hook = model.base_model.vision_tower.register_forward_hook(remember)
+    try:
+        with eadp.attach(model, tiny.tokenizer(), method=method, keep=4, guide=guide) as pruned:
+            model(**tiny.inputs("llava", [[(28, 28)]]))
+            gc.collect()
+            assert len(pruned.images) == 1
+            assert [each for each in states if each() is not None] == []
+    finally:
+        hook.remove()
+    assert states

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny
 from typer.testing import CliRunner
 
 import eadp
 from eadp.cli import app
 from eadp.models.layout import ImageLayout
 from eadp.models.vision_call import EncodedImage, TowerRows
-from eadp.serve import ARCHITECTURES, mrope, versions
+from eadp.serve import ARCHITECTURES, versions
 from eadp.serve.command import build_command
 from eadp.serve.features import EncodedFeatures, FeatureCache
 from eadp.serve.request import Request, ServerSettings
@@ -36,7 +35,8 @@ def test_a_request_survives_the_way_to_the_workers() -> None:
         server(keep=64, beta=3.0).build_request({"question": " Wo ist die Tür? "}).method, "Wo ist die Tür?"
     )
     assert Request.from_tensor(request.to_tensor()) == request
-    assert Request.from_tensor(Request(eadp.NoPruning()).to_tensor()) == Request(eadp.NoPruning())
+    for request in (Request(eadp.NoPruning()), Request(eadp.NoPruning(), is_profile=True)):
+        assert Request.from_tensor(request.to_tensor()) == request
 
 
 def test_settings_of_a_request_override_those_of_the_server() -> None:
@@ -230,6 +230,14 @@ def test_the_cache_drops_the_least_recently_used_features() -> None:
     assert cache.bytes == 3072
 
 
+def test_the_memory_of_a_full_cache_is_reserved_until_the_first_image() -> None:
+    cache = FeatureCache(4096)
+    cache.reserve(torch.device("cpu"))
+    assert cache.reserved_bytes == 4096
+    cache.put((b"a", (), ()), encoded_features(1))
+    assert cache.reserved_bytes == 0
+
+
 def test_cached_features_do_not_keep_their_batch_in_memory() -> None:
     rows, states, key = torch.zeros(8, 2, 256), torch.zeros(8, 3, 64), (b"a", (), ("tower_rows",))
     cache = FeatureCache(1 << 20)
@@ -245,53 +253,6 @@ def test_cached_features_do_not_keep_their_batch_in_memory() -> None:
     assert found.image.tower_rows.cls.untyped_storage().nbytes() == 64 * 4
     assert found.image.tower_features.untyped_storage().nbytes() == 2 * 64 * 4
     assert cache.bytes == (2 * 256 + 5 * 64) * 4
-
-
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
-def test_positions_of_kept_tokens_are_those_of_the_original_model(family: str) -> None:
-    """Each token of a pruned prompt has the position that the original model gives it in the unpruned prompt."""
-    inputs = tiny.inputs(family, [[(24, 40), (48, 16)]])
-    ids, grids = inputs["input_ids"][0], [(3, 5), (6, 2)]
-    base = tiny.model(family).base_model
-    original, delta = base.get_rope_index(
-        inputs["input_ids"], mm_token_type_ids=inputs["mm_token_type_ids"], image_grid_thw=inputs["image_grid_thw"]
-    )
-    is_image = ids == tiny.IDS["<|image_pad|>"]
-    kept = [torch.tensor([1, 4, 7, 13]), torch.tensor([0, 3, 11])]
-    kept_mask = ~is_image
-    columns = is_image.nonzero().flatten().split([15, 12])
-    for own, chosen in zip(columns, kept, strict=True):
-        kept_mask[own[chosen]] = True
-    pruned = ids[kept_mask]
-    starts = [int((kept_mask.cumsum(0) - 1)[own[chosen[0]]]) for own, chosen in zip(columns, kept, strict=True)]
-    spans = [mrope.ImageSpan(at, len(chosen), grid) for at, chosen, grid in zip(starts, kept, grids, strict=True)]
-    positions, pruned_delta = mrope.compute_prompt_positions(len(pruned), spans)
-    channels = torch.cat([mrope.encode_coordinates(chosen, grid) for chosen, grid in zip(kept, grids, strict=True)])
-    coordinates = mrope.decode_coordinates(channels.bfloat16())
-    here = pruned == tiny.IDS["<|image_pad|>"]
-    # In two chunks, split inside the first image, then again from the start.
-    once = mrope.fill_in_coordinates(positions, here, 0, coordinates[:, :2])
-    twice = mrope.fill_in_coordinates(once, here, starts[0] + 2, coordinates[:, 2:])
-    again = mrope.fill_in_coordinates(twice, here, 0, coordinates)
-    assert torch.equal(twice, original[-3:, 0, kept_mask])
-    assert torch.equal(again, twice)
-    assert pruned_delta + len(pruned) == int(delta[0, 0]) + len(ids)
-
-
-def test_coordinates_survive_half_precision() -> None:
-    slots = torch.tensor([0, 700 * 999 + 998, 513 * 999 + 257])
-    for dtype in (torch.bfloat16, torch.float16):
-        coordinates = mrope.decode_coordinates(mrope.encode_coordinates(slots, (1000, 999)).to(dtype))
-        assert coordinates.tolist() == [[0, 0, 0], [0, 700, 513], [0, 998, 257]]
-
-
-@pytest.mark.parametrize("found", ["0.31.0", "0.33.1", None])
-def test_an_untested_version_of_vllm_raises_an_error(monkeypatch: pytest.MonkeyPatch, found: str | None) -> None:
-    monkeypatch.setattr(versions, "installed_version", lambda: found)
-    with pytest.raises(RuntimeError, match=r"tested with vLLM 0\.32\.0 and serves with no other version: pip install"):
-        versions.check_version()
-    monkeypatch.setattr(versions, "installed_version", lambda: "0.32.0")
-    versions.check_version()
 
 
 def overrides_of(line: list[str]) -> dict[str, Any]:
@@ -418,6 +379,18 @@ def test_the_exit_code_tells_whether_the_server_was_asked_to_stop(program: str, 
         if stop:
             process.terminate()
         assert process.wait(60) == code
+
+
+def test_the_folder_of_the_metrics_reaches_the_server_and_rays_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "MINE")
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    program = (
+        "import os; print(os.path.isdir(os.environ['PROMETHEUS_MULTIPROC_DIR']), "
+        "os.environ['VLLM_RAY_EXTRA_ENV_VARS_TO_COPY'])"
+    )
+    runner = f"from eadp.serve.command import run_server; run_server(['-c', {program!r}])"
+    done = subprocess.run([sys.executable, "-c", runner], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "True MINE,PROMETHEUS_MULTIPROC_DIR\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")

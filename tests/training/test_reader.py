@@ -16,7 +16,8 @@ from eadp.pocket.things.render import GRID
 from eadp.pocket.things.scene import SIGN
 from training.language import choose_patches
 from training.things import lora, recipe
-from training.things.packing import AFTER_IMAGE, BEFORE_ANSWER, BEFORE_IMAGE, END, IGNORED, right_answers
+from training.things.mentions import UNKNOWN, find_mentions, locate
+from training.things.packing import CHAT_ML, IGNORED, answer_logits, right_answers
 from training.things.reader import EASY, QUESTIONS_PER_SCENE, Reader, draw_questions
 from training.things.text import world_tokenizer
 from training.things.tower import Tally
@@ -49,7 +50,15 @@ def language_model(tokenizer):
 
 @pytest.fixture
 def reader(language_model, tokenizer):
-    return Reader(language_model, tokenizer)
+    return Reader(language_model, tokenizer, CHAT_ML)
+
+
+@pytest.fixture
+def adapter(reader):
+    """A LoRA that is attached to the language model of `reader`."""
+    made = lora.Lora(reader.model)
+    made.attach(reader.model)
+    return made
 
 
 def randomize(adapter):
@@ -58,57 +67,58 @@ def randomize(adapter):
             matrix.normal_(std=0.1)
 
 
-def test_an_attached_lora_gives_what_a_merged_one_gives(reader):
+def test_an_attached_lora_gives_what_a_merged_one_gives(reader, adapter):
     ids = torch.arange(5)[None] + 300
     with torch.no_grad():
         plain = reader.model(ids).logits
-        reader.lora.detach()
+        adapter.detach()
         assert torch.equal(reader.model(ids).logits, plain), "B starts at 0"
-        randomize(reader.lora)
-        reader.lora.attach(reader.model)
+        randomize(adapter)
+        adapter.attach(reader.model)
         attached = reader.model(ids).logits
         assert not torch.allclose(attached, plain)
         with pytest.raises(ValueError, match="detach them"):
-            reader.lora.merge_into(reader.model)
-        reader.lora.detach()
-        reader.lora.merge_into(reader.model)
+            adapter.merge_into(reader.model)
+        adapter.detach()
+        adapter.merge_into(reader.model)
         torch.testing.assert_close(reader.model(ids).logits, attached, atol=1e-5, rtol=1e-4)
 
 
-def test_only_the_lora_and_the_projector_are_trained(reader, batch):
-    randomize(reader.lora)
+def test_only_the_lora_and_the_projector_are_trained(reader, adapter, batch):
+    randomize(adapter)
     keep = choose_patches(batch.owners, 40, guided=True)
     losses = reader.losses(reader.projector(torch.randn(2, 40, 160)), keep, batch, KINDS, seed=0)
     losses["answer"].backward()
     assert all(parameter.grad is None for parameter in reader.model.parameters())
-    trained = [*reader.lora.parameters(), *reader.projector.parameters()]
+    trained = [*adapter.parameters(), *reader.projector.parameters()]
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in trained)
-    assert len(reader.lora.up) == 2 * 7
-    assert next(iter(reader.lora.down.values())).shape == (lora.RANK, 32)
+    assert len(adapter.up) == 2 * 7
+    assert next(iter(adapter.down.values())).shape == (lora.RANK, 32)
 
 
-def test_a_packed_question_has_the_logits_that_it_has_alone(reader, batch, tokenizer):
+def test_a_packed_question_has_the_logits_that_it_has_alone(reader, adapter, batch, tokenizer):
     """Against plain forward passes with one question each and with all visual tokens in their places."""
-    randomize(reader.lora)
+    randomize(adapter)
     rng = np.random.default_rng(0)
     questions = [draw_questions(view, rng, KINDS) for view in batch.views]
     assert [len(asked) for asked in questions] == [QUESTIONS_PER_SCENE] * 2
     everything = torch.arange(GRID * GRID).expand(2, -1)
     visual = reader.noisy_words(batch, everything)
-    text = reader.packer.pack(questions)
+    text = reader.packer.pack(questions, batch.views)
     embed = reader.model.get_input_embeddings()
 
     def encode(part):
         return torch.tensor(tokenizer(part, add_special_tokens=False)["input_ids"])
 
     with torch.no_grad():
-        packed = reader.packer.answer_logits(reader.model, visual, everything, text)
+        states, _ = reader.packer.hidden_states(reader.model, visual, everything, text, layer=1)
+        packed = answer_logits(reader.model, states, text)
         alone, labels = [], []
         for row, asked in enumerate(questions):
             for question in asked:
-                prompt, answer = encode(question.text + BEFORE_ANSWER), encode(question.answer + END)
-                after = torch.cat((encode(AFTER_IMAGE), prompt, answer))
-                hidden = torch.cat((embed(encode(BEFORE_IMAGE)), visual[row], embed(after)))[None]
+                prompt, answer = encode(question.text + CHAT_ML.prompt_end), encode(question.answer + CHAT_ML.end)
+                after = torch.cat((encode(CHAT_ML.after_image), prompt, answer))
+                hidden = torch.cat((embed(encode(CHAT_ML.before_image)), visual[row], embed(after)))[None]
                 logits = reader.model(inputs_embeds=hidden).logits[0]
                 alone.append(logits[-len(answer) - 1 : -1])
                 labels.append(answer)
@@ -119,7 +129,7 @@ def test_a_packed_question_has_the_logits_that_it_has_alone(reader, batch, token
 def test_an_answer_is_right_if_all_its_tokens_are(reader, batch, tokenizer):
     rng = np.random.default_rng(1)
     questions = [draw_questions(view, rng, ("reading", "several", "side")) for view in batch.views]
-    text = reader.packer.pack(questions)
+    text = reader.packer.pack(questions, batch.views)
     labels = text.labels[text.labels != IGNORED]
     logits = F.one_hot(labels, len(tokenizer)).float()
     assert all(all(row) for row in right_answers(logits, text))
@@ -131,14 +141,68 @@ def test_an_answer_is_right_if_all_its_tokens_are(reader, batch, tokenizer):
 
 def test_visual_words_are_the_names_of_things_and_the_words_of_places(reader, batch):
     scenes = [view.scene for view in batch.views]
-    targets = reader.words.targets(scenes, batch.owners)
-    row, patch = (int(value) for value in (batch.owners >= 0).nonzero()[0])
-    thing = scenes[row].things[batch.owners[row, patch]]
-    name = f"{thing.colour} sign {thing.word}" if thing.kind == SIGN else thing.name
-    torch.testing.assert_close(targets[row, patch] - reader.words.places[patch], reader.words.embed(name))
-    corner, middle = reader.words.places[0], reader.words.places[GRID // 2 * GRID + GRID - 1]
-    torch.testing.assert_close(corner, 0.35 * (reader.words.embed("left") + reader.words.embed("top")))
-    assert F.cosine_similarity(middle, reader.words.embed("right"), dim=0) > 0.4
+    with torch.no_grad():
+        targets = reader.words.targets(scenes, batch.owners)
+        row, patch = (int(value) for value in (batch.owners >= 0).nonzero()[0])
+        thing = scenes[row].things[batch.owners[row, patch]]
+        name = f"{thing.colour} sign {thing.word}" if thing.kind == SIGN else thing.name
+        outline = torch.tensor([*(c / scenes[row].side for c in thing.centre), 5.0])
+        torch.testing.assert_close(targets[row, patch] - reader.words.places(outline), reader.words.embed(name))
+        corner, side = reader.words.places(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.5, 0.0]]))
+        torch.testing.assert_close(corner, 0.35 * (reader.words.embed("left") + reader.words.embed("top")))
+        assert F.cosine_similarity(side, reader.words.embed("right"), dim=0) > 0.4
+
+
+def test_what_is_learnt_of_places_tells_neighbouring_patches_and_sizes_apart(reader):
+    with torch.no_grad():
+        reader.words.precise.weight.normal_()
+        near = torch.tensor([[0.5, 0.5, 4.0], [0.5 + 1 / GRID, 0.5, 4.0], [0.5, 0.5, 6.0]])
+        one, moved, grown = reader.words.places(near)
+    assert (one - moved).norm() > 0.1 * one.norm()
+    assert (one - grown).norm() > 0.1 * one.norm()
+
+
+def test_names_of_things_are_found_in_questions():
+    found = find_mentions("Is the Computer mouse left of the red sign, and how many wolves are there?")
+    assert [name for _, name in found] == ["computer mouse", "red sign", "wolf"]
+    assert find_mentions("What is the odd one out?") == []
+
+
+def test_mentions_say_where_the_only_thing_of_a_name_is(reader, batch, tokenizer):
+    rng = np.random.default_rng(0)
+    questions = [draw_questions(view, rng, ("side", "count", "existence")) for view in batch.views]
+    text = reader.packer.pack(questions, batch.views)
+    mentioned = [(row, name) for row, asked in enumerate(questions) for q in asked for _, name in find_mentions(q.text)]
+    assert len(mentioned) == len(text.mentions) > 0
+    for (row, name), (line, column), (count, across, down) in zip(
+        mentioned, text.mentions.tolist(), text.located.tolist(), strict=True
+    ):
+        assert line == row
+        assert tokenizer.decode(text.ids[line, column]).strip().lower()[:2] in (name + "s").lower().split()[-1]
+        view = batch.views[row]
+        same = [index for index in view.noticed if view.names[index] == name]
+        assert count == min(len(same), 6)
+        if len(same) == 1:
+            centre = view.centres[same[0]]
+            assert (across, down) == (int(centre[0]) // 8, int(centre[1]) // 8)
+        else:
+            assert (across, down) == (UNKNOWN, UNKNOWN)
+        assert locate(view, name) == (count, across, down)
+
+
+def test_pointing_can_be_learnt(reader, batch):
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    text = reader.packer.pack([draw_questions(view, rng, ("side", "relation")) for view in batch.views], batch.views)
+    hidden = torch.randn(*text.ids.shape, 32)
+    optimizer = torch.optim.Adam(reader.pointing.parameters(), 3e-2)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        losses.append(reader.pointing.loss(hidden, text))
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < 0.3 * losses[0]
 
 
 def test_the_projector_can_learn_visual_words(reader, batch):
@@ -176,20 +240,24 @@ def test_chosen_patches_show_every_thing(batch):
 
 
 @pytest.mark.slow
-def test_the_stages_after_the_vision_stage_run(language_model, tokenizer, tmp_path, monkeypatch):
+@pytest.mark.parametrize("model", recipe.MODELS)
+def test_the_stages_after_the_vision_stage_run(model, language_model, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(recipe.smol, "load_language_model", lambda: (language_model, tokenizer))
-    for name, value in {"ANSWER_SCENES": 1, "ANSWER_VALIDATION": 2, "PROJECT_BATCH": 2, "CHECKPOINT_EVERY": 1}.items():
+    monkeypatch.setattr(recipe, "build_language_model", lambda vocabulary: language_model)
+    small = recipe.AnswerSettings(2, 2, scenes=1, accumulate=2, read_lr=1e-3, tune_lr=1e-3)
+    monkeypatch.setattr(recipe, "SETTINGS", {model: small})
+    for name, value in {"ANSWER_VALIDATION": 2, "PROJECT_BATCH": 2, "CHECKPOINT_EVERY": 1}.items():
         monkeypatch.setattr(recipe, name, value)
-    frozen = language_model.model.layers[0].mlp.up_proj.weight.clone()
+    base = language_model.model.layers[0].mlp.up_proj.weight.clone()
     with Progress(disable=True) as progress:
-        trained = recipe.Recipe(tmp_path, progress, steps=2)
+        trained = recipe.Recipe(model, tmp_path, progress, steps=2)
         for stage in ("read", "project", "tune"):
-            before = [parameter.clone() for parameter in trained.reader.lora.parameters()]
+            before = [parameter.clone() for module in trained.answering.values() for parameter in module.parameters()]
             getattr(trained, stage)(train=True)
-            same = all(map(torch.equal, before, trained.reader.lora.parameters()))
-            assert same == (stage == "project")
-            assert (tmp_path / f"{stage}.safetensors").exists()
-    assert torch.equal(language_model.model.layers[0].mlp.up_proj.weight, frozen)
-    lines = [json.loads(line) for line in (tmp_path / "tune.curve.jsonl").read_text().splitlines()]
+            after = [parameter for module in trained.answering.values() for parameter in module.parameters()]
+            assert all(map(torch.equal, before, after)) == (stage == "project")
+            assert (tmp_path / f"{model}-{stage}.safetensors").exists()
+    assert torch.equal(language_model.model.layers[0].mlp.up_proj.weight, base) == (model == "smol")
+    lines = [json.loads(line) for line in (tmp_path / f"{model}-tune.curve.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2]
     assert "all" in lines[0]

@@ -165,8 +165,8 @@ def test_the_vision_stage_runs_resumes_and_keeps_its_curve(tmp_path, monkeypatch
     monkeypatch.setattr(recipe, "WHOLE_SCENES", 4)
     monkeypatch.setattr(recipe, "VALIDATION_BATCH", 4)
     with Progress(disable=True) as progress:
-        recipe.Recipe(tmp_path, progress, steps=4).vision(train=True)
-        resumed = recipe.Recipe(tmp_path, progress, steps=4)
+        recipe.Recipe("smol", tmp_path, progress, steps=4).vision(train=True)
+        resumed = recipe.Recipe("smol", tmp_path, progress, steps=4)
         resumed.vision(train=True)
     lines = [json.loads(line) for line in (tmp_path / "vision.curve.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4]
@@ -175,7 +175,7 @@ def test_the_vision_stage_runs_resumes_and_keeps_its_curve(tmp_path, monkeypatch
     )
     (file,) = results.store(tmp_path, tmp_path / "results")
     assert file.stat().st_size < 7e6
-    fresh = recipe.Recipe(tmp_path / "fresh", progress)
+    fresh = recipe.Recipe("smol", tmp_path / "fresh", progress)
     results.load("vision", {"tower": fresh.tower, "clip": fresh.text}, tmp_path / "results")
     for one, two in ((resumed.tower, fresh.tower), (resumed.text, fresh.text)):
         for trained, loaded in zip(one.parameters(), two.parameters(), strict=True):

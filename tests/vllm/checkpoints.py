@@ -58,19 +58,12 @@ def _create(family: str, folder: Path) -> Path:
 
 
 def _processor(family: str) -> Any:
-    if family == "llava_onevision":
-        return tiny_processors.clip_processor(family)
-    processor = tiny_processors.processor(family)
-    if family.startswith("qwen"):
-        # vLLM needs a processor with a video processor.
-        kind = getattr(hf, type(processor).__name__)
-        clips = hf.Qwen2VLVideoProcessor if family == "qwen2_5_vl" else hf.Qwen3VLVideoProcessor
-        return kind(
-            hf.Qwen2VLImageProcessor(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}),
-            processor.tokenizer,
-            clips(patch_size=4, merge_size=2),
-            chat_template=processor.chat_template,
-        )
+    if family not in tiny_processors.VIDEO:
+        return tiny_processors.processor(family)
+    processor = tiny_processors.clip_processor(family)
+    # vLLM normalizes the pixels of images and clips with the same values, as real checkpoints have them.
+    for name in ("image_mean", "image_std"):
+        setattr(processor.video_processor, name, getattr(processor.image_processor, name))
     return processor
 
 

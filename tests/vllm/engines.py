@@ -19,6 +19,7 @@ from eadp.serve import ARCHITECTURES
 
 ANSWER_LENGTH = 8
 """The number of tokens of an answer."""
+FRAMES_PER_SECOND = 3.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,18 @@ def clip(seed: int, frames: int, width: int = 56, height: int = 40) -> np.ndarra
     return np.stack([np.asarray(random_image(1000 * seed + frame, width, height)) for frame in range(frames)])
 
 
+def metadata_of(frames: np.ndarray) -> dict[str, Any]:
+    """Return what Qwen's processors need to know about a clip. Its times are not whole seconds."""
+    count = len(frames)
+    return {
+        "fps": FRAMES_PER_SECOND,
+        "duration": count / FRAMES_PER_SECOND,
+        "total_num_frames": count,
+        "frames_indices": list(range(count)),
+        "video_backend": "opencv",
+    }
+
+
 class Transformers:
     """The reference: transformers with `eadp.attach`, in the environment of vLLM."""
 
@@ -76,7 +89,9 @@ class Transformers:
         return self.processor.apply_chat_template(conversation, add_generation_prompt=True)
 
     def inputs(self, query: Query) -> Any:
-        media = {f"{name}s": each for name, each in query.media.items()}
+        media: dict[str, Any] = {f"{name}s": each for name, each in query.media.items()}
+        if query.clips and self.positions is None:
+            media |= {"video_metadata": [metadata_of(each) for each in query.clips], "do_sample_frames": False}
         return self.processor(text=self.prompt(query), return_tensors="pt", **media)
 
     def answer(self, query: Query, server: dict[str, Any]) -> tuple[list[int], list[list[int]], int]:
@@ -102,14 +117,15 @@ def _parts(query: Query, number: int) -> list[dict[str, str]]:
 
 
 class Engine:
-    """vLLM with the plugin, in its own process."""
+    """vLLM in its own process: with the plugin, or without it if there are no settings for it."""
 
-    def __init__(self, folder: Path, server: dict[str, Any], **settings: Any) -> None:
+    def __init__(self, folder: Path, server: dict[str, Any] | None, **settings: Any) -> None:
         from transformers import AutoConfig
         from vllm import LLM
 
         family = AutoConfig.from_pretrained(folder).model_type
-        modalities = ("image", "video") if family == "llava_onevision" else ("image",)
+        self.needs_metadata = family.startswith("qwen")
+        modalities = ("image",) if family in ("llava", "llava_next") else ("image", "video")
         self.llm = LLM(
             str(folder),
             enforce_eager=True,
@@ -117,7 +133,7 @@ class Engine:
             block_size=32,
             max_model_len=2048,
             limit_mm_per_prompt=dict.fromkeys(modalities, 2),
-            hf_overrides={"architectures": [ARCHITECTURES[family]], "eadp": server},
+            hf_overrides={} if server is None else {"architectures": [ARCHITECTURES[family]], "eadp": server},
             **settings,
         )
 
@@ -129,12 +145,18 @@ class Engine:
         requests = [
             {
                 "prompt": prompt,
-                "multi_modal_data": query.media,
+                "multi_modal_data": self._media(query),
                 "mm_processor_kwargs": {"eadp": query.eadp} if query.eadp else {},
             }
             for prompt, query in zip(prompts, queries, strict=True)
         ]
         return self.llm.generate(requests, sampling, use_tqdm=False)
+
+    def _media(self, query: Query) -> dict[str, list[Any]]:
+        media = query.media
+        if query.clips and self.needs_metadata:
+            media["video"] = [(each, metadata_of(each)) for each in query.clips]
+        return media
 
     def close(self) -> None:
         self.llm.llm_engine.engine_core.shutdown()

@@ -159,7 +159,7 @@ def test_methods_that_use_the_attention_of_the_tower(pair: Pair) -> None:
 
     queries = [query for method in ("eadp", *by_attention) for query in queries_with(method)]
     expected, _ = pair.check(*queries, Query(images, (random_question(18),), {"keep": 0.25}))
-    # If a method failed in the engine, it would keep the tokens of `uniform`.
+    # Not the evenly spread tokens that are kept if a method fails.
     even = [pair.reference.answer(query, SERVER)[0] for query in queries_with("uniform")]
     answers = [tokens for tokens, _, _ in expected]
     assert all(answers[start : start + len(images)] != even for start in range(0, len(queries), len(images)))
@@ -211,7 +211,7 @@ def test_the_pocket_model_on_its_own_samples(pair: Pair) -> None:
     pair.check(*queries)
 
 
-with_clips = pytest.mark.parametrize("pair", ["llava_onevision", LLAVA_VIDEO], indirect=True)
+with_clips = pytest.mark.parametrize("pair", ["llava_onevision", LLAVA_VIDEO, "qwen2_5_vl", "qwen3_vl"], indirect=True)
 
 
 @with_clips
@@ -232,8 +232,8 @@ def test_methods_presets_and_newlines_on_clips(pair: Pair) -> None:
     own += [{"method": name, **OWN.get(name, {})} for name in pair.available_methods]
     queries = [Query((), question, {"keep": 0.25, **each}, clips) for each in own]
     expected, _ = pair.check(*queries, Query((), question, {"keep": 0.25, "preset": "published"}, clips=(clip(33, 5),)))
-    answers = dict(zip(pair.available_methods, [tokens for tokens, _, _ in expected[4:-1]], strict=True))
-    # If a method failed in the engine, it would keep the tokens of `uniform`.
+    answers = dict(zip(pair.available_methods, [(tokens, kept) for tokens, kept, _ in expected[4:-1]], strict=True))
+    # Not the evenly spread tokens that are kept if a method fails.
     assert all(answers[name] != answers["uniform"] for name in answers if name != "uniform")
 
 

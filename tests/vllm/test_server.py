@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
 import json
-import os
+import random
 import re
-import signal
-import socket
 import subprocess
 import sys
-import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from subprocess import PIPE
 from typing import Any
 
@@ -23,103 +18,19 @@ import numpy as np
 import openai
 import pytest
 from engines import Query, Transformers
-from PIL import Image
+from helpers.fuzzed_settings import random_settings
+from http_server import Server, request, serve, until
 
 from eadp.pocket.samples import Sample, samples
 from eadp.pocket.storage import WEIGHTS
 
-EADP = [sys.executable, "-c", "from eadp.cli import app; app()"]
-SMALL = ["--enforce-eager", "--dtype=float32", "--block-size=32", "--max-model-len=1024"]
 KEEP = 32
-TIMEOUT = 1800
-"""Seconds to wait for a condition on a busy machine before the test fails."""
-
-
-class Server:
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.root = f"http://127.0.0.1:{port}"
-        self.client = openai.OpenAI(base_url=f"{self.root}/v1", api_key="none", timeout=TIMEOUT, max_retries=0)
-        self.crowd = openai.AsyncOpenAI(base_url=f"{self.root}/v1", api_key="none", timeout=TIMEOUT, max_retries=0)
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.root + path, timeout=10) as response:
-            return response.read().decode()
-
-    def healthy(self) -> bool:
-        try:
-            self.get("/health")
-        except OSError:
-            return False
-        return True
-
-    def metric(self, name: str) -> float:
-        """Return the value of a metric, summed over its labels."""
-        lines = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
-        return sum(map(float, lines))
-
-    def query(self, image: Image.Image, text: str, **own: Any) -> Any:
-        return self.client.chat.completions.create(**request(image, text, **own))
-
-
-def request(image: Image.Image, text: str, **own: Any) -> dict[str, Any]:
-    written = io.BytesIO()
-    image.save(written, "png")
-    url = "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
-    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]
-    # The pocket model's chat template does not contain the first token; the tokenizer adds it.
-    extra: dict[str, Any] = {"add_special_tokens": True}
-    if own:
-        extra["mm_processor_kwargs"] = {"eadp": own}
-    return {
-        "model": "pocket",
-        "messages": [{"role": "user", "content": content}],
-        "temperature": 0,
-        "max_tokens": 8,
-        "extra_body": extra,
-    }
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + TIMEOUT
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(f"{what}: not after {TIMEOUT} s")
-        time.sleep(0.5)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    line = [
-        *EADP,
-        "serve",
-        "pocket",
-        "--keep",
-        str(KEEP),
-        "--trust",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        *SMALL,
-    ]
-    process = subprocess.Popen(line, env=os.environ, start_new_session=True)
-    here = Server(port)
-    try:
-        until(lambda: here.healthy() or process.poll() is not None, "the server is up")
-        assert process.poll() is None
+    with serve("pocket", "--keep", str(KEEP), "--trust") as here:
         yield here
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        finally:
-            # Stop its child processes too, if any are left.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +101,54 @@ def test_wrong_settings_get_status_400_and_a_message(
     with pytest.raises(openai.BadRequestError, match=re.escape(sentence)):
         server.query(questions[0].image, questions[0].question, **own)
     assert server.healthy()
+
+
+def test_the_server_selects_once_before_it_says_that_it_is_healthy(server: Server) -> None:
+    """Otherwise the first image would wait until the text encoder is loaded and the selection compiled."""
+    assert server.metric("eadp:warmups_total", server.metrics_at_start) >= 1
+    assert server.metric("eadp:images_total", server.metrics_at_start) == 0
+
+
+def test_a_prompt_of_three_megabytes_is_refused_before_the_engine_sees_it(
+    server: Server, questions: list[Sample]
+) -> None:
+    images = server.metric("eadp:images_total")
+    with pytest.raises(openai.BadRequestError):
+        server.query(questions[0].image, "word " * 600_000)
+    assert server.metric("eadp:images_total") == images
+    assert server.query(questions[0].image, questions[0].question).choices[0].message.content
+
+
+FUZZED = 300
+
+
+def test_the_server_answers_every_one_of_many_random_settings_and_then_as_before(
+    server: Server, reference: Transformers, questions: list[Sample]
+) -> None:
+    """Wrong settings get status 400 and a sentence; right ones get an answer, also if they prune badly."""
+    generator = random.Random(11)
+    counts = {200: 0, 400: 0}
+    for _ in range(FUZZED):
+        sample = generator.choice(questions)
+        body = request(sample.image, sample.question)
+        extra = body.pop("extra_body")
+        settings = random_settings(generator, finite=True)
+        # Python's JSON writes a lone surrogate as an escape sequence, as a client may.
+        data = json.dumps({**body, **extra, "max_tokens": 1, "mm_processor_kwargs": {"eadp": settings}}).encode()
+        post = urllib.request.Request(f"{server.root}/v1/chat/completions", data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(post, timeout=600) as response:
+                status, text = response.status, response.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
+        assert status in counts, (status, settings, text[:500])
+        assert json.loads(text)
+        assert len(text) < 10_000
+        counts[status] += 1
+    assert min(counts.values()) > FUZZED // 10, counts
+    assert server.healthy()
+    sample = questions[0]
+    assert server.query(sample.image, sample.question).choices[0].message.content == text_of(reference, sample)
 
 
 def test_other_processor_arguments_get_status_400(server: Server, questions: list[Sample]) -> None:

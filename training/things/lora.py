@@ -53,7 +53,9 @@ class Lora(nn.Module):
 
     def _make_hook(self, key: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         def add_update(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            return output + SCALE * (inputs[0] @ self.down[key].mT) @ self.up[key].mT
+            (hidden,) = inputs
+            down, up = (part[key].to(hidden.dtype) for part in (self.down, self.up))
+            return output + SCALE * (hidden @ down.mT) @ up.mT
 
         return add_update
 

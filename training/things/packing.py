@@ -10,16 +10,29 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from eadp.pocket.things.questions import Question
+from eadp.pocket.things.questions import Question, View
 from eadp.pocket.things.render import GRID
-
-BEFORE_IMAGE = "<|im_start|>user\n"
-AFTER_IMAGE = "\n"
-BEFORE_ANSWER = "<|im_end|>\n<|im_start|>assistant\n"
-END = "<|im_end|>"
-"""The chat format of SmolLM2, without a system message."""
+from training.things.mentions import find_mentions, locate
 
 IGNORED = -100
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """The text around an image, a question and its answer. The prompt ends with `prompt_end`."""
+
+    before_image: str
+    after_image: str
+    prompt_end: str
+    before_answer: str
+    end: str
+
+
+CHAT_ML = ChatFormat("<|im_start|>user\n", "\n", "<|im_end|>\n<|im_start|>assistant\n", "", "<|im_end|>")
+"""The format of SmolLM2, without a system message."""
+
+VICUNA = ChatFormat("<s>USER: ", "\n", " ASSISTANT:", " ", "</s>")
+"""The format of the pocket model, LLaVA-1.5's."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +44,16 @@ class Text:
         block: B×L, the number of the question, from 1; 0 for padding.
         offset: B×L, the position within the question.
         labels: B×L, the next token where it is part of an answer; `IGNORED` elsewhere.
+        mentions: M×2, the row and the column in `ids` of the last token of every name of a thing in the questions.
+        located: M×3, how many things of that name the scene shows, and the column and row of the only one.
     """
 
     ids: Tensor
     block: Tensor
     offset: Tensor
     labels: Tensor
+    mentions: Tensor
+    located: Tensor
 
 
 class Packer:
@@ -44,45 +61,59 @@ class Packer:
 
     Args:
         tokenizer: The tokenizer of the language model.
+        chat: The chat format.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-        self.before = torch.tensor(self._encode(BEFORE_IMAGE))
-        self.after = torch.tensor(self._encode(AFTER_IMAGE))
+    def __init__(self, tokenizer: Any, chat: ChatFormat) -> None:
+        self.tokenizer, self.chat = tokenizer, chat
+        self.before, self.after = (torch.tensor(self._encode(text)) for text in (chat.before_image, chat.after_image))
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    def pack(self, questions: list[list[Question]]) -> Text:
+    def pack(self, questions: list[list[Question]], views: tuple[View, ...]) -> Text:
         """Pack the questions of every scene, in their order."""
-        rows = []
-        for asked in questions:
+        rows, mentions, located = [], [], []
+        for row, (asked, view) in enumerate(zip(questions, views, strict=True)):
             tokens: list[tuple[int, int, int, int]] = []
             for number, question in enumerate(asked, 1):
-                prompt = self._encode(question.text + BEFORE_ANSWER)
-                answer = self._encode(question.answer + END)
-                ids = [*prompt, *answer]
-                labels = [IGNORED] * (len(prompt) - 1) + [*answer, IGNORED]
+                prompt = self.tokenizer(question.text + self.chat.prompt_end, add_special_tokens=False)
+                for letter, name in find_mentions(question.text):
+                    mentions.append((row, len(tokens) + prompt.char_to_token(letter)))
+                    located.append(locate(view, name))
+                answer = self._encode(self.chat.before_answer + question.answer + self.chat.end)
+                ids = [*prompt["input_ids"], *answer]
+                labels = [IGNORED] * (len(ids) - len(answer) - 1) + [*answer, IGNORED]
                 tokens.extend(zip(ids, [number] * len(ids), range(len(ids)), labels, strict=True))
             rows.append(tokens)
         longest = max(map(len, rows))
         padded = torch.tensor([row + [(0, 0, 0, IGNORED)] * (longest - len(row)) for row in rows])
-        return Text(*padded.unbind(-1))
+        named, where = (torch.tensor(values, dtype=torch.long) for values in (mentions, located))
+        return Text(
+            ids=padded[..., 0],
+            block=padded[..., 1],
+            offset=padded[..., 2],
+            labels=padded[..., 3],
+            mentions=named.view(-1, 2),
+            located=where.view(-1, 3),
+        )
 
-    def answer_logits(self, model: LlamaForCausalLM, visual: Tensor, keep: Tensor, text: Text) -> Tensor:
-        """Compute the logits of all answer tokens, n×vocabulary, in the order of `labels`.
+    def hidden_states(
+        self, model: LlamaForCausalLM, visual: Tensor, keep: Tensor, text: Text, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the hidden states of the text, B×L×d: the last ones, and those after a layer.
 
         Args:
             model: The language model.
             visual: B×n×d, the kept visual tokens.
             keep: B×n, their indices in the image.
             text: The packed questions.
+            layer: The number of layers after which the second result is taken.
         """
         batch, kept = keep.shape
         embed = model.get_input_embeddings()
         before, after = (embed(ids).expand(batch, -1, -1) for ids in (self.before, self.after))
-        hidden = torch.cat((before, visual, after, embed(text.ids)), 1)
+        hidden = torch.cat((before, visual.to(before.dtype), after, embed(text.ids)), 1)
         lead, tail = len(self.before), len(self.after)
         start = lead + GRID * GRID
         positions = torch.cat(
@@ -98,9 +129,20 @@ class Packer:
         blocks = torch.cat((shared, torch.where(text.block > 0, text.block, -1)), 1)
         visible = (blocks[:, :, None] == blocks[:, None]) | (blocks[:, None] == 0)
         mask = (visible & torch.ones(visible.shape[1:], dtype=torch.bool).tril())[:, None]
-        output = model.model(inputs_embeds=hidden, attention_mask=mask, position_ids=positions, use_cache=False)
-        states = output.last_hidden_state[:, -text.ids.shape[1] :]
-        return model.lm_head(states[text.labels != IGNORED])
+        output = model.model(
+            inputs_embeds=hidden,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=False,
+            output_hidden_states=True,
+        )
+        length = text.ids.shape[1]
+        return output.last_hidden_state[:, -length:], output.hidden_states[layer][:, -length:]
+
+
+def answer_logits(model: LlamaForCausalLM, states: Tensor, text: Text) -> Tensor:
+    """Compute the logits of all answer tokens, n×vocabulary, in the order of `labels`."""
+    return model.lm_head(states[text.labels != IGNORED]).float()
 
 
 def answer_losses(logits: Tensor, text: Text) -> dict[str, Tensor]:

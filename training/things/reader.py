@@ -1,4 +1,4 @@
-"""Stages after the vision stage: a frozen language model learns, by a LoRA, to answer questions from visual tokens."""
+"""Stages after the vision stage: a language model learns to answer questions from visual tokens."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn, tensor
 from transformers import LlamaForCausalLM, LlavaConfig
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
-from eadp.pocket.things.model import build_tower
+from eadp.pocket.things.model import tower_config
 from eadp.pocket.things.questions import KINDS, Question, View, make_question
 from training.language import gather_tokens
-from training.things.lora import Lora
-from training.things.packing import Packer, answer_losses, right_answers
+from training.things.packing import ChatFormat, Packer, answer_logits, answer_losses, right_answers
+from training.things.pointing import PointingHead
 from training.things.tower import Tally
 from training.things.visual_words import VisualWords
 from training.things.windows import Patches
@@ -27,23 +27,26 @@ QUESTIONS_PER_SCENE = 4
 TRIES = 40
 """Questions that are tried for a scene before it stays with fewer."""
 
+POINTING_WEIGHT = 0.5
+
 
 class Reader:
-    """A language model with what it needs to answer questions about scenes.
+    """A language model with what it needs to learn to answer questions about scenes.
 
     Args:
-        model: The language model. It is frozen.
+        model: The language model. Its parameters that require gradients are trained.
         tokenizer: Its tokenizer.
+        chat: Its chat format.
     """
 
-    def __init__(self, model: LlamaForCausalLM, tokenizer: Any) -> None:
+    def __init__(self, model: LlamaForCausalLM, tokenizer: Any, chat: ChatFormat) -> None:
         self.model = model
-        self.lora = Lora(model)
-        self.lora.attach(model)
         self.words = VisualWords(model.model.embed_tokens, tokenizer)
-        self.packer = Packer(tokenizer)
+        self.packer = Packer(tokenizer, chat)
+        self.pointing = PointingHead(model.config.hidden_size)
+        self.pointing_layer = model.config.num_hidden_layers // 2
         # A copy: LLaVA's configuration changes the one of its language model.
-        config = LlavaConfig(vision_config=build_tower().config, text_config=deepcopy(model.config))
+        config = LlavaConfig(vision_config=tower_config(), text_config=deepcopy(model.config))
         self.projector: nn.Module = LlavaMultiModalProjector(config)
 
     def noisy_words(self, batch: Patches, keep: Tensor) -> Tensor:
@@ -54,14 +57,16 @@ class Reader:
     def losses(
         self, visual: Tensor, keep: Tensor, batch: Patches, kinds: tuple[str, ...], seed: int
     ) -> dict[str, Tensor]:
-        """Compute the loss of the answers to some questions of the given kinds."""
+        """Compute the losses of some questions of the given kinds: their answers, and where the named things are."""
         rng = np.random.default_rng((5, seed))
-        text = self.packer.pack([draw_questions(view, rng, kinds) for view in batch.views])
-        return answer_losses(self.packer.answer_logits(self.model, visual, keep, text), text)
+        text = self.packer.pack([draw_questions(view, rng, kinds) for view in batch.views], batch.views)
+        last, middle = self.packer.hidden_states(self.model, visual, keep, text, self.pointing_layer)
+        losses = answer_losses(answer_logits(self.model, last, text), text)
+        return losses | {"pointing": POINTING_WEIGHT * self.pointing.loss(middle, text)}
 
     def projection_loss(self, features: Tensor, batch: Patches) -> Tensor:
         """Compute the error of the projector as a share of the variance. Things and background have the same weight."""
-        target = self.words.targets([view.scene for view in batch.views], batch.owners)
+        target = self.words.targets([view.scene for view in batch.views], batch.owners).detach()
         error = F.mse_loss(self.projector(features), target, reduction="none").mean(-1)
         shown = batch.owners >= 0
         return (error[shown].mean() + error[~shown].mean()) / target.var()
@@ -70,8 +75,9 @@ class Reader:
         """Count right answers, by kind and over all kinds (`all`)."""
         rng = np.random.default_rng((7, seed))
         questions = [draw_questions(view, rng, KINDS) for view in batch.views]
-        text = self.packer.pack(questions)
-        right = right_answers(self.packer.answer_logits(self.model, visual, keep, text), text)
+        text = self.packer.pack(questions, batch.views)
+        last, _ = self.packer.hidden_states(self.model, visual, keep, text, self.pointing_layer)
+        right = right_answers(answer_logits(self.model, last, text), text)
         for asked, correct in zip(questions, right, strict=True):
             for question, known in zip(asked, correct, strict=True):
                 tally.count(question.kind, tensor(known))

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from eadp.pocket import smol
-from eadp.pocket.things.model import build_clip_text, build_tower
+from eadp.pocket.things.model import build_clip_text, build_language_model, build_tower
 from eadp.pocket.things.questions import KINDS
 from training import distributed
 from training.language import choose_patches, gather_tokens
 from training.optimize import Stage
 from training.things import clip, results, tower
+from training.things.lora import Lora
+from training.things.packing import CHAT_ML, VICUNA
 from training.things.reader import EASY, Reader
 from training.things.text import encode_captions, world_tokenizer, write_captions
 from training.things.windows import WINDOWS_PER_SCENE, Patches, augment, draw_scenes, draw_windows, drop_background
 
 STAGES = ("vision", "read", "project", "tune")
-"""`vision` is for both models; the other stages are for the one with SmolLM2."""
+"""The result of `vision` is a part of both models; each model has its own results of the other stages."""
 
-VISION_STEPS = 3_000
+MODELS = ("smol", "pocket")
+"""The models by their language models: SmolLM2 with a LoRA, and a small Llama that is trained from nothing."""
+
+VISION_STEPS = 9_000
+CAPTIONS_FROM, CAPTIONS_EVERY = 0.2, 4
+"""Share of the steps of the vision stage after which captions are learnt, at every fourth step. Before, a tower that
+sees nothing yet would learn only to tell backgrounds apart. Captions are learnt quickly, and
+cost half as much again."""
+
 WINDOW_SHARE = 0.8
 """Share of the steps of the vision stage, the first ones, that see windows; the rest sees whole scenes."""
 
@@ -34,17 +45,15 @@ WINDOWS, WINDOW_KEPT = 64, 36
 SCENES, SCENE_KEPT = 16, 240
 """Windows or scenes per step, and patches of each that are encoded: all that show a thing, and some background."""
 
-READ_STEPS, EASY_SHARE = 750, 0.3
-"""Steps of the read stage, and the share of them, the first ones, with easy questions: what is there, and where."""
+EASY_SHARE = 0.3
+"""Share of the steps of the read stage, the first ones, with easy questions: what is there, and where."""
 
-READ_KEPT = 64
+READ_KEPT = 48
 PROJECT_STEPS, PROJECT_BATCH = 400, 16
-TUNE_STEPS = 500
 TUNE_KEPT = (32, 64, 64, 96, 160)
 """Numbers of visual tokens that stay in a batch, one of them at random, to prepare the model for pruning."""
 
-ANSWER_SCENES, ACCUMULATE = 4, 2
-"""Scenes per batch and worker, and batches per step: with two workers, a step has sixteen scenes."""
+ANSWER_VALIDATION_SCENES = 4
 
 CHECKPOINT_EVERY, MEASURE_EVERY = 50, 200
 VALIDATION_SCENES, WHOLE_SCENES, ANSWER_VALIDATION = 160, 48, 48
@@ -55,29 +64,74 @@ ANSWER_FIRST_SCENE = 1_000_000
 """The first training scene of the stages after the vision stage."""
 
 
-def run_stages(stages: tuple[str, ...], out: Path, steps: int | None = None, warm_start: bool = False) -> None:
-    """Train the given stages in their order, as one of the workers.
+@dataclass(frozen=True)
+class AnswerSettings:
+    """What the read and tune stages of a model need.
+
+    Attributes:
+        read_steps: Steps of the read stage.
+        tune_steps: Steps of the tune stage.
+        scenes: Scenes per batch and worker.
+        accumulate: Batches per step.
+        read_lr: Learning rate of the read stage.
+        tune_lr: Learning rate of the tune stage.
+    """
+
+    read_steps: int
+    tune_steps: int
+    scenes: int
+    accumulate: int
+    read_lr: float
+    tune_lr: float
+
+
+SETTINGS = {
+    "smol": AnswerSettings(750, 500, scenes=4, accumulate=2, read_lr=5e-4, tune_lr=2e-4),
+    "pocket": AnswerSettings(8_000, 4_000, scenes=16, accumulate=1, read_lr=2e-3, tune_lr=1e-3),
+}
+
+
+def run_stages(
+    model: str,
+    stages: tuple[str, ...],
+    out: Path,
+    steps: int | None = None,
+    warm_start: bool = False,
+    half: bool = False,
+) -> None:
+    """Train the given stages of a model in their order, as one of the workers.
 
     Stages before them are loaded from their checkpoints in `out`, or else from the results that the repository holds.
 
     Args:
+        model: The model, one of `MODELS`.
         stages: The stages.
         out: Folder for checkpoints and curves.
         steps: Steps of each stage, if not those of the recipe. The learning rate falls over the last third of them.
         warm_start: Start a stage that has no checkpoint from the result that the repository holds, not from nothing.
+        half: Compute with SmolLM2 in bfloat16.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), disable=distributed.rank() > 0) as progress:
-        recipe = Recipe(out, progress, steps, warm_start)
+        recipe = Recipe(model, out, progress, steps, warm_start, half)
         for stage in STAGES[: 1 + max(map(STAGES.index, stages))]:
             getattr(recipe, stage)(train=stage in stages)
 
 
 class Recipe:
-    """The modules and the stages of the training. Each stage is a method of the same name."""
+    """The modules and the stages of the training of a model. Each stage is a method of the same name."""
 
-    def __init__(self, out: Path, progress: Progress, steps: int | None = None, warm_start: bool = False) -> None:
-        self.out, self.progress, self.steps, self.warm_start = out, progress, steps, warm_start
+    def __init__(
+        self,
+        model: str,
+        out: Path,
+        progress: Progress,
+        steps: int | None = None,
+        warm_start: bool = False,
+        half: bool = False,
+    ) -> None:
+        self.model, self.settings = model, SETTINGS[model]
+        self.out, self.progress, self.steps, self.warm_start, self.half = out, progress, steps, warm_start, half
         out.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(0)
         self.tower = build_tower()
@@ -87,9 +141,25 @@ class Recipe:
 
     @cached_property
     def reader(self) -> Reader:
-        """SmolLM2, frozen, and what is trained around it, with the same initial weights in every worker."""
+        """The language model and what is trained around it, with the same initial weights in every worker."""
         torch.manual_seed(1)
-        return Reader(*smol.load_language_model())
+        if self.model == "pocket":
+            return Reader(build_language_model(len(self.tokenizer)), self.tokenizer, VICUNA)
+        language_model, tokenizer = smol.load_language_model()
+        if self.half:
+            language_model.bfloat16()
+        return Reader(language_model, tokenizer, CHAT_ML)
+
+    @cached_property
+    def answering(self) -> dict[str, nn.Module]:
+        """What of the language model is trained: a LoRA of SmolLM2, or the whole small Llama; and the pointing head."""
+        reader = self.reader
+        if self.model == "pocket":
+            return {"language": reader.model, "pointing": reader.pointing}
+        torch.manual_seed(2)
+        lora = Lora(reader.model)
+        lora.attach(reader.model)
+        return {"lora": lora, "pointing": reader.pointing}
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -119,30 +189,32 @@ class Recipe:
             batch, keep = drop_background(batch, SCENE_KEPT if whole else WINDOW_KEPT)
             normed = self.tower.post_layernorm(tower.encode(self.tower, pixels, batch.positions, keep))
             losses = tower.patch_losses(self.heads, normed[:, 1:], batch)
+            if number < CAPTIONS_FROM * steps or number % CAPTIONS_EVERY:
+                return losses
             ids = encode_captions(self.tokenizer, captions)
             return losses | clip.caption_losses(self.text, self.temperatures, normed, ids)
 
         self._train(stage, step, self._measure_vision, train)
 
     def read(self, train: bool) -> None:
-        """Train a LoRA of SmolLM2 to answer questions from visual words, the output of an ideal projector."""
-        steps = self.steps or READ_STEPS
-        stage = Stage("read", self.out, {"lora": self.reader.lora}, steps, lr=5e-4, accumulate=ACCUMULATE)
+        """Train the language model to answer questions from visual words, the output of an ideal projector."""
+        settings = self.settings
+        steps = self.steps or settings.read_steps
+        modules = {**self.answering, "words": self.reader.words}
+        stage = Stage(f"{self.model}-read", self.out, modules, steps, settings.read_lr, settings.accumulate)
 
         def step(number: int) -> dict[str, Tensor]:
-            kinds = EASY if number < EASY_SHARE * steps * ACCUMULATE else KINDS
-            batch = self._draw_scenes(number, ANSWER_SCENES)
+            kinds = EASY if number < EASY_SHARE * steps * settings.accumulate else KINDS
+            batch = self._draw_scenes(number, settings.scenes)
             keep = choose_patches(batch.owners, READ_KEPT, guided=True)
             return self.reader.losses(self.reader.noisy_words(batch, keep), keep, batch, kinds, number)
 
-        def measure() -> dict[str, float]:
-            return self._measure_answers(lambda batch, keep: self.reader.noisy_words(batch, keep))
-
-        self._train(stage, step, measure, train)
+        self._train(stage, step, lambda: self._measure_answers(self.reader.noisy_words), train)
 
     def project(self, train: bool) -> None:
         """Train the projector alone, to turn the tower's output into visual words."""
-        stage = Stage("project", self.out, {"projector": self.reader.projector}, self.steps or PROJECT_STEPS, lr=2e-3)
+        modules = {"projector": self.reader.projector}
+        stage = Stage(f"{self.model}-project", self.out, modules, self.steps or PROJECT_STEPS, lr=2e-3)
 
         def step(number: int) -> dict[str, Tensor]:
             batch = self._draw_scenes(number, PROJECT_BATCH // distributed.size())
@@ -151,16 +223,18 @@ class Recipe:
         self._train(stage, step, None, train)
 
     def tune(self, train: bool) -> None:
-        """Train projector and LoRA together on what the tower sees, with most visual tokens dropped."""
-        modules = {"projector": self.reader.projector, "lora": self.reader.lora}
-        stage = Stage("tune", self.out, modules, self.steps or TUNE_STEPS, lr=2e-4, accumulate=ACCUMULATE)
+        """Train projector and language model together on what the tower sees, with most visual tokens dropped."""
+        settings = self.settings
+        modules = {**self.answering, "projector": self.reader.projector}
+        steps = self.steps or settings.tune_steps
+        stage = Stage(f"{self.model}-tune", self.out, modules, steps, settings.tune_lr, settings.accumulate)
 
         def see(batch: Patches, keep: Tensor) -> Tensor:
             return self.reader.projector(gather_tokens(self._features(batch), keep))
 
         def step(number: int) -> dict[str, Tensor]:
             kept = int(np.random.default_rng((4, number)).choice(TUNE_KEPT))
-            batch = self._draw_scenes(number, ANSWER_SCENES)
+            batch = self._draw_scenes(number, settings.scenes)
             keep = choose_patches(batch.owners, kept, guided=True)
             return self.reader.losses(see(batch, keep), keep, batch, KINDS, number)
 
@@ -194,8 +268,8 @@ class Recipe:
     def _measure_answers(self, see: Callable[[Patches, Tensor], Tensor]) -> dict[str, float]:
         torch.manual_seed(0)
         tally = tower.Tally()
-        for first in range(0, ANSWER_VALIDATION, ANSWER_SCENES):
-            batch = draw_scenes("validation", first, ANSWER_SCENES)
+        for first in range(0, ANSWER_VALIDATION, ANSWER_VALIDATION_SCENES):
+            batch = draw_scenes("validation", first, ANSWER_VALIDATION_SCENES)
             keep = choose_patches(batch.owners, READ_KEPT, guided=True)
             self.reader.tally_answers(tally, see(batch, keep), keep, batch, first)
         return tally.percentages()

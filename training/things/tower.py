@@ -20,11 +20,11 @@ _STD = torch.tensor(OPENAI_CLIP_STD).view(3, 1, 1)
 
 
 class PatchHeads(nn.Module):
-    """Predicts, per patch, what it shows, the word on a sign, and the way to the centre of the thing."""
+    """Predicts, per patch, what it shows, the word on a sign, and the way to the centre of the thing with its size."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sizes = (LABELS, len(WORDS), 2)
+        self.sizes = (LABELS, len(WORDS), 3)
         self.linear = nn.Linear(WIDTH, sum(self.sizes))
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -58,13 +58,14 @@ def encode(tower: CLIPVisionModel, pixels: Tensor, positions: Tensor, keep: Tens
 
 def patch_losses(heads: PatchHeads, normed: Tensor, batch: Patches) -> dict[str, Tensor]:
     """Compute the losses of the heads on encoded patches, B×n×d."""
-    label, word, offset = heads(normed)
+    label, word, outline = heads(normed)
     losses = {"label": F.cross_entropy(label.flatten(0, 1), batch.labels.flatten(), label_smoothing=0.02)}
     shown = batch.labels != NOTHING
-    losses["offset"] = 0.1 * F.smooth_l1_loss(offset[shown], batch.offsets[shown])
+    outlines = torch.cat((batch.offsets, batch.sizes[..., None]), -1)
+    losses["outline"] = 0.1 * F.smooth_l1_loss(outline[shown], outlines[shown])
     written = batch.words != NO_WORD
     if written.any():
-        losses["word"] = 0.3 * F.cross_entropy(word[written], batch.words[written])
+        losses["word"] = F.cross_entropy(word[written], batch.words[written])
     return losses
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from math import pi
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from eadp.pocket.things.questions import name_of
-from eadp.pocket.things.render import GRID
+from eadp.pocket.things.render import GRID, PATCH
 from eadp.pocket.things.scene import SIGN, Scene
 
 BACKGROUND = "background"
@@ -16,36 +17,53 @@ ACROSS, DOWN = ("left", "middle", "right"), ("top", "middle", "bottom")
 """The words for places. A place between two of them is a mixture of both."""
 
 PLACE_WEIGHT = 0.7
+WAVES = (0.5, 1.0, 2.0, 4.0)
+"""Periods per image of the waves that say precisely where a thing is."""
+
 NOISE = 0.15
-"""Standard deviation of the noise, as a share of that of the embeddings."""
+"""Standard deviation of the noise, as a share of that of the visual words."""
 
 
-class VisualWords:
+class VisualWords(nn.Module):
     """Makes visual words from a scene and the things that its patches show.
 
-    The vector of a patch is the mean of the embeddings of the tokens of its thing's name ("red sign STOP" for a sign),
-    plus PLACE_WEIGHT times the mean of the words for its place.
+    The vector of a patch that shows a thing is the mean of the embeddings of the tokens of its name ("red sign STOP"
+    for a sign), plus PLACE_WEIGHT times the mean of the words for the place of the thing's centre. The background is
+    named so, at the place of the patch. The words for places are coarse, so a learnt matrix adds what waves over the
+    image, and the size of the thing, say precisely. It starts at 0.
 
     Args:
-        embedding: The embeddings of the language model.
+        embedding: The embeddings of the language model. They are not a part of this module.
         tokenizer: Its tokenizer.
     """
 
     def __init__(self, embedding: nn.Embedding, tokenizer: Any) -> None:
-        self.table, self.tokenizer = embedding.weight.detach(), tokenizer
-        self.known: dict[str, Tensor] = {}
-        anchors = torch.linspace(0, 1, 3)
-        share = (1 - (torch.linspace(0, 1, GRID)[:, None] - anchors).abs() * 2).clamp(min=0)
-        across, down = (share @ torch.stack([self.embed(word) for word in words]) for words in (ACROSS, DOWN))
-        cells = torch.arange(GRID * GRID)
-        self.places = PLACE_WEIGHT * (across[cells % GRID] + down[cells // GRID]) / 2
+        super().__init__()
+        self.embeddings, self.tokenizer = [embedding], tokenizer  # In a list, so that it is not registered.
+        self.ids: dict[str, Tensor] = {}
+        self.precise = nn.Linear(4 * len(WAVES) + 3, embedding.embedding_dim, bias=False)
+        nn.init.zeros_(self.precise.weight)
 
     def embed(self, text: str) -> Tensor:
         """Return the mean of the embeddings of a text's tokens, with a space before it."""
-        if text not in self.known:
-            ids = self.tokenizer(f" {text}", add_special_tokens=False)["input_ids"]
-            self.known[text] = self.table[ids].mean(0)
-        return self.known[text]
+        if text not in self.ids:
+            self.ids[text] = torch.tensor(self.tokenizer(f" {text}", add_special_tokens=False)["input_ids"])
+        return self.embeddings[0](self.ids[text]).float().mean(0)
+
+    def places(self, outlines: Tensor) -> Tensor:
+        """Return what is added for places and sizes, …×d.
+
+        Args:
+            outlines: …×3: how far right and how far down, from 0 to 1, and the size in patches, 0 for the background.
+        """
+        where, size = outlines[..., :2], outlines[..., 2:]
+        anchors = torch.linspace(0, 1, len(ACROSS))
+        share = (1 - (where[..., None] - anchors).abs() * 2).clamp(min=0)
+        across, down = (torch.stack([self.embed(word) for word in words]) for words in (ACROSS, DOWN))
+        coarse = PLACE_WEIGHT * (share[..., 0, :] @ across + share[..., 1, :] @ down) / 2
+        phases = 2 * pi * where[..., None] * torch.tensor(WAVES)
+        waves = torch.cat((phases.sin().flatten(-2), phases.cos().flatten(-2), 2 * where - 1, size / 8), -1)
+        return coarse + self.precise(waves)
 
     def targets(self, scenes: list[Scene], owners: Tensor) -> Tensor:
         """Return the visual words of all patches, B×GRID²×d, without noise.
@@ -54,13 +72,21 @@ class VisualWords:
             scenes: B scenes.
             owners: B×GRID², the thing that each patch shows; −1 for none.
         """
-        rows = []
+        cells = torch.arange(GRID * GRID)
+        own = torch.stack(((cells % GRID + 0.5) / GRID, (cells // GRID + 0.5) / GRID, torch.zeros(len(cells))), 1)
+        names, outlines = [], []
         for scene, shown in zip(scenes, owners, strict=True):
             texts = [name_of(thing) + (f" {thing.word}" if thing.kind == SIGN else "") for thing in scene.things]
-            table = torch.stack([self.embed(text) for text in (*texts, BACKGROUND)])
-            rows.append(table[shown])
-        return torch.stack(rows) + self.places
+            # Owner −1 is the last entry of each table.
+            names.append(torch.stack([self.embed(text) for text in (*texts, BACKGROUND)])[shown])
+            things = [
+                (*(c / scene.side for c in thing.centre), max(thing.width, thing.height) / PATCH)
+                for thing in scene.things
+            ]
+            outline = torch.tensor([*things, (0.0, 0.0, 0.0)])[shown]
+            outlines.append(torch.where((shown >= 0)[:, None], outline, own))
+        return torch.stack(names) + self.places(torch.stack(outlines))
 
     def add_noise(self, words: Tensor) -> Tensor:
         """Add noise, as a projector makes errors."""
-        return words + NOISE * self.table.std() * torch.randn(words.shape)
+        return words + NOISE * words.detach().std() * torch.randn(words.shape)

@@ -43,6 +43,7 @@ class Patches:
         labels: B×n, what each patch shows.
         words: B×n, the number of the word on the sign that a patch shows, or `NO_WORD`.
         offsets: B×n×2, the way from a patch to the centre of its thing, across and down, in patches; 0 for nothing.
+        sizes: B×n, the longer side of the thing, in patches; 0 for nothing.
         held_out: B×n, whether a patch shows a thing in a style that training never shows.
         owners: B×n, the index in its scene of the thing that a patch shows; −1 for none.
         views: The B views of what can be said about the windows or scenes.
@@ -53,6 +54,7 @@ class Patches:
     labels: Tensor
     words: Tensor
     offsets: Tensor
+    sizes: Tensor
     held_out: Tensor
     owners: Tensor
     views: tuple[View, ...]
@@ -95,7 +97,8 @@ def drop_background(batch: Patches, kept: int) -> tuple[Patches, Tensor]:
     priority = torch.rand(batch.labels.shape) + (batch.labels != NOTHING)
     keep = priority.topk(kept, 1).indices.sort(1).values
     fields = {
-        name: getattr(batch, name).gather(1, keep) for name in ("positions", "labels", "words", "held_out", "owners")
+        name: getattr(batch, name).gather(1, keep)
+        for name in ("positions", "labels", "words", "sizes", "held_out", "owners")
     }
     offsets = batch.offsets.gather(1, keep[..., None].expand(-1, -1, 2))
     return replace(batch, offsets=offsets, **fields), keep
@@ -140,23 +143,24 @@ def _cut(drawn: tuple[NDArray, ...], pixels: NDArray, top: int, left: int, side:
 
 
 def _stack(parts: list[tuple[NDArray, ...]], views: list[View]) -> Patches:
-    pixels, positions, labels, words, offsets, held_out, owners = (
+    pixels, positions, labels, words, offsets, sizes, held_out, owners = (
         torch.from_numpy(np.stack(values)) for values in zip(*parts, strict=True)
     )
     pixels = pixels.permute(0, 3, 1, 2).float() / 255
-    return Patches(pixels, positions, labels, words, offsets, held_out, owners, tuple(views))
+    return Patches(pixels, positions, labels, words, offsets, sizes, held_out, owners, tuple(views))
 
 
 def _describe(scene: Scene, drawing: Drawing) -> tuple[NDArray, ...]:
-    """Look up, for every patch of a scene: label, word, way to the centre, whether it is held out, owner."""
+    """Look up, for every patch of a scene: label, word, way to the centre, size, whether it is held out, owner."""
     things, owners = scene.things, drawing.owners.astype(np.int64)
     # Owner −1 is the last entry of each table.
     label = [SIGN_LABEL if thing.kind == SIGN else thing.kind for thing in things]
     word = [WORDS.index(thing.word) if thing.kind == SIGN else NO_WORD for thing in things]
     held_out = [thing.is_held_out for thing in things]
+    size = np.array([*(max(thing.width, thing.height) for thing in things), 0], np.float32) / PATCH
     centre = np.array([*(thing.centre for thing in things), (0.0, 0.0)], np.float32) / PATCH
     positions = np.arange(GRID * GRID)
     own = np.stack((positions % GRID, positions // GRID), -1).astype(np.float32) + np.float32(0.5)
     offset = np.where(owners[:, None] >= 0, centre[owners] - own, np.float32(0))
     tables = (np.array([*label, NOTHING]), np.array([*word, NO_WORD]), np.array([*held_out, False]))
-    return tables[0][owners], tables[1][owners], offset, tables[2][owners], owners
+    return tables[0][owners], tables[1][owners], offset, size[owners], tables[2][owners], owners

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from eadp.cli.app import (
     EVALUATE,
@@ -22,17 +24,38 @@ from eadp.cli.app import (
 
 if TYPE_CHECKING:
     from eadp.evaluate.suites import Benchmark, SuitePlan, SuiteResult
+    from eadp.evaluate.suites.cluster import RayRunner
+    from eadp.evaluate.suites.harness import Cell
     from eadp.paper import PaperTable
 
 POCKET = "pocket"
 DEFAULT_QUESTIONS = 2000
+AUTO = "auto"
+"""The address of the Ray cluster that this machine belongs to."""
 
 SUITE_HELP = "The suite: pocket, paper-llava, paper-qwen, paper-video, or the path of a suite in JSON."
 SUITE_MODEL_HELP = (
     "`pocket`, the folder of a checkpoint, or its name on the Hugging Face hub. Default: the model of the suite."
 )
 ONLY_HELP = "Run only these benchmarks of the suite, separated by commas. `eadp suites` lists them."
-PYTHON_HELP = "Python interpreter of the environment in which the harness is installed. Default: this one."
+PYTHON_HELP = (
+    "Python interpreter of the environment in which the harness is installed. Default: this one. With --ray, a path on "
+    "every node, or NODE=PATH for one node; can be repeated."
+)
+RAY_HELP = (
+    "Run the benchmarks with their settings as tasks of a Ray cluster: HOST:PORT of its head node; without a value, "
+    "the cluster that this machine belongs to."
+)
+GPUS_HELP = (
+    "With --ray: GPUs of a task, a whole number, or a share of one (0.5) if tasks share it. Default: one per rank, or "
+    "0 if the cluster has none."
+)
+RETRIES_HELP = "With --ray: how often a task is started again after its worker or its node died."
+DRY_RUN_HELP = "Only print what would run, on how many GPUs, and for how long at the measured seconds per sample."
+MEASURED_HELP = (
+    "With --dry-run: a folder of results whose seconds per sample are used, such as a trial with --samples 20. "
+    "Default: the folder of this run, as far as it has results."
+)
 HARD_HELP = (
     "Also show the results on hard samples only: those that `downsample`, which is run too, does not answer right with "
     "the same budget."
@@ -40,7 +63,14 @@ HARD_HELP = (
 OUT_HELP = "Folder for the results. A folder that already has results is continued."
 
 
-@app.command("eval", rich_help_panel=EVALUATE)
+class RayAddressCommand(TyperCommand):
+    """A command whose option --ray may be given without a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, complete_ray_address(args))
+
+
+@app.command("eval", rich_help_panel=EVALUATE, cls=RayAddressCommand)
 def evaluate(
     suite: Annotated[str, typer.Argument(help=SUITE_HELP)] = "",
     suite_option: Annotated[
@@ -70,7 +100,7 @@ def evaluate(
         ),
     ] = None,
     only: Annotated[str, typer.Option(metavar="BENCHMARKS", help=ONLY_HELP)] = "",
-    python: Annotated[str | None, typer.Option(metavar="PATH", help=PYTHON_HELP)] = None,
+    pythons: Annotated[list[str] | None, typer.Option("--python", metavar="PATH", help=PYTHON_HELP)] = None,
     batch: Annotated[int, typer.Option(metavar="COUNT", help="Prompts per batch in lmms-eval.", min=1)] = 1,
     ranks: Annotated[
         int, typer.Option(metavar="COUNT", help="Processes that share each lmms-eval task, through torchrun.", min=1)
@@ -92,6 +122,11 @@ def evaluate(
         ),
     ] = "",
     hard: Annotated[bool, typer.Option("--hard", help=HARD_HELP)] = False,
+    ray: Annotated[str | None, typer.Option(metavar="[ADDRESS]", help=RAY_HELP)] = None,
+    gpus_per_task: Annotated[float | None, typer.Option(metavar="GPUS", help=GPUS_HELP, min=0)] = None,
+    retries: Annotated[int, typer.Option(metavar="COUNT", help=RETRIES_HELP, min=0)] = 3,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)] = False,
+    measured: Annotated[Path | None, typer.Option(metavar="FOLDER", help=MEASURED_HELP)] = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT_HELP)] = None,
 ) -> None:
     """Measure accuracy with and without pruning, for several methods and budgets on the same questions.
@@ -106,17 +141,22 @@ def evaluate(
     Each answer is saved as soon as it is known. Repeat the command to continue an interrupted run, or to add methods,
     budgets and benchmarks to a folder.
 
+    With `--ray` the benchmarks run in parallel on a cluster. Tasks whose node died are started again and continue with
+    the answers that are saved; the table is that of a single machine. `--dry-run` first tells what would run.
+
     Example: eadp eval pocket --methods eadp,topk --keep 32,16 --samples 200
 
     Example: eadp eval paper-llava --methods eadp:published --keep 64 --only GQA,POPE
+
+    Example: eadp eval paper-llava --methods eadp,cdpruner --ray 10.0.0.1:6379 --dry-run
     """
     if bool(suite) == bool(suite_option):
         raise typer.BadParameter("give one suite, as in `eadp eval pocket` or `eadp eval --suite pocket`")
     suite = suite or suite_option
     try:
         if suite == POCKET:
-            harness_only: dict[str, Any] = {"--only": only, "--python": python, "--arg": arguments, "--beside": beside}
-            harness_only |= {"--batch": batch > 1, "--ranks": ranks > 1}
+            harness_only: dict[str, Any] = {"--only": only, "--python": pythons, "--arg": arguments, "--beside": beside}
+            harness_only |= {"--batch": batch > 1, "--ranks": ranks > 1, "--ray": ray, "--dry-run": dry_run}
             if misplaced := [option for option, value in harness_only.items() if value]:
                 raise ValueError(f"pocket runs without a harness: leave out {', '.join(misplaced)}")
             _run_pocket(model or POCKET, methods, keep, samples or DEFAULT_QUESTIONS, settings or [], hard, out)
@@ -136,9 +176,32 @@ def evaluate(
             list(dict.fromkeys(names)), parse_budgets(keep), parse_method_options(settings or []), model, paper_table
         )
         out = out or Path("out") / loaded.name / Path(model).name
-        model_arguments = parse_assignments(arguments or [])
-        plan = suites.SuitePlan(loaded, model, specs, benchmarks, out, python, model_arguments, samples, batch, ranks)
-        _run_suite(plan, skipped, paper_table, hard)
+        python, node_pythons = parse_pythons(pythons or [])
+        plan = suites.SuitePlan(
+            loaded,
+            model,
+            specs,
+            benchmarks,
+            out,
+            python,
+            parse_assignments(arguments or []),
+            samples,
+            batch,
+            ranks,
+            node_pythons=node_pythons,
+        )
+        if ray is None and gpus_per_task is not None:
+            raise ValueError(
+                "--gpus-per-task is for the tasks of a cluster: give --ray; here, each rank has its own GPU"
+            )
+        if measured is not None and not dry_run:
+            raise ValueError("--measured is for the estimate of --dry-run: give both")
+        with ExitStack() as stack:
+            cluster = None if ray is None else stack.enter_context(_connect(ray, gpus_per_task, retries))
+            if dry_run:
+                _print_estimate(plan, cluster, measured)
+            else:
+                _run_suite(plan, cluster, skipped, paper_table, hard)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -178,10 +241,37 @@ def _run_pocket(
     get_console().print("written: " + ", ".join(str(path) for path in written))
 
 
-def _run_suite(plan: SuitePlan, skipped: Sequence[Benchmark], paper_table: PaperTable | None, hard: bool) -> None:
+def _connect(address: str, gpus_per_task: float | None, retries: int) -> AbstractContextManager[RayRunner]:
+    try:
+        from eadp.evaluate.suites import cluster
+    except ModuleNotFoundError as missing:
+        if missing.name != "ray":
+            raise
+        raise typer.BadParameter("Ray is not installed here: pip install 'eadp[ray]'") from missing
+    return cluster.connect(address, gpus_per_task, retries)
+
+
+def _print_estimate(plan: SuitePlan, cluster: RayRunner | None, measured: Path | None) -> None:
+    from eadp.evaluate.suites.estimate import as_table, describe, estimate_run
+
+    gpus = plan.ranks if cluster is None else cluster.gpus_per_task(plan.ranks)
+    at_once = 1 if cluster is None else cluster.tasks_at_once(plan.ranks)
+    estimate = estimate_run(plan, gpus, at_once, measured)
+    print_full_width(as_table(estimate))
+    for sentence in describe(estimate):
+        get_console().print(sentence, markup=False, highlight=False)
+
+
+def _run_suite(
+    plan: SuitePlan,
+    cluster: RayRunner | None,
+    skipped: Sequence[Benchmark],
+    paper_table: PaperTable | None,
+    hard: bool,
+) -> None:
     from eadp.evaluate.suites.table import as_hard_table, as_table, write
 
-    result = run_with_progress(plan)
+    result = run_with_progress(plan, cluster)
     written, console = write(result, paper_table, hard), get_console()
     print_full_width(as_table(result, paper_table))
     if hard:
@@ -198,22 +288,33 @@ def _run_suite(plan: SuitePlan, skipped: Sequence[Benchmark], paper_table: Paper
         raise typer.Exit(1)
 
 
-def run_with_progress(plan: SuitePlan) -> SuiteResult:
-    """Run a suite and show a progress bar."""
+def run_with_progress(plan: SuitePlan, cluster: RayRunner | None = None) -> SuiteResult:
+    """Run a suite on this machine, or on a cluster, and show one progress bar over all cells."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from eadp.evaluate.suites import run_suite
+    from eadp.evaluate.suites.runner import prepare_local
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
-        task = progress.add_task(plan.suite.name, total=len(plan.cells()))
-        return run_suite(
-            plan,
-            on_progress=lambda cell, answers: progress.update(
-                task, description=f"{cell.spec} on {cell.benchmark.name}: {answers:,} answers"
-            ),
-            on_finished=lambda cell: progress.advance(task),
-        )
+        bar = progress.add_task(plan.suite.name, total=len(plan.cells()))
+        answers_by_cell: dict[str, int] = {}
+
+        def show() -> None:
+            names, answers = list(answers_by_cell), sum(answers_by_cell.values())
+            what = names[0] if len(names) == 1 else f"{len(names)} at once"
+            progress.update(bar, description=f"{what}: {answers:,} answers" if names else f"{plan.suite.name}: waiting")
+
+        def update(cell: Cell, answers: int) -> None:
+            answers_by_cell[f"{cell.spec} on {cell.benchmark.name}"] = answers
+            show()
+
+        def finish(cell: Cell) -> None:
+            answers_by_cell.pop(f"{cell.spec} on {cell.benchmark.name}", None)
+            progress.advance(bar)
+            show()
+
+        return run_suite(plan, update, finish, prepare_local if cluster is None else cluster.prepare)
 
 
 @app.command(rich_help_panel=EVALUATE)
@@ -239,3 +340,27 @@ def parse_method_options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         method, _, option = name.rpartition(".")
         by_method.setdefault(method, {})[option] = value
     return by_method
+
+
+def parse_pythons(texts: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    """Parse interpreters: "PATH" is the one of all machines, "NODE=PATH" that of a node of a cluster."""
+    path, by_node = None, {}
+    for text in texts:
+        node, equals, node_path = text.partition("=")
+        if equals and "/" not in node:
+            by_node[node] = node_path
+        elif path is not None:
+            raise ValueError(f"--python takes one path for all machines, got {path} and {text}")
+        else:
+            path = text
+    return path, by_node
+
+
+def complete_ray_address(arguments: Sequence[str]) -> list[str]:
+    """Insert the address "auto" after a --ray that is not followed by an address, which has a colon or is "auto"."""
+    completed = []
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        completed.append(argument)
+        if argument == "--ray" and following != AUTO and (":" not in following or following.startswith("-")):
+            completed.append(AUTO)
+    return completed

@@ -80,6 +80,16 @@ def bench(
         str | None,
         typer.Option(metavar="TEXT", help="The question about images in the folder that have no .txt file."),
     ] = None,
+    frames: Annotated[
+        int | None,
+        typer.Option(
+            metavar="COUNT",
+            help='Measure clips of at most this many frames: those of the pocket world, or with --data "video" instead '
+            'of "image": animated GIF or WebP files, or folders of frames.',
+            min=2,
+            max=1024,
+        ),
+    ] = None,
     side: Annotated[
         int | None,
         typer.Option(
@@ -133,6 +143,8 @@ def bench(
     ratios to the unpruned model with 95 % intervals, milliseconds, and the parts of the prefill time.
 
     Example: eadp bench --model random:llava-1.5-7b --layers 4 --methods eadp,fastv --keep 64 --samples 10
+
+    Example: eadp bench --frames 8 --methods eadp,vidcom2,evs --keep 0.25
     """
     from rich.progress import Progress
 
@@ -143,7 +155,17 @@ def bench(
     from eadp.measure.bench_setup import BenchSettings, prepare
 
     settings = BenchSettings(
-        model, parse_names(methods), parse_budgets(keep), samples, data, question, side, layers, new_tokens, warmup
+        model,
+        parse_names(methods),
+        parse_budgets(keep),
+        samples,
+        data,
+        question,
+        side,
+        layers,
+        new_tokens,
+        warmup,
+        frames,
     )
     try:
         measurement = prepare(settings, clock=clock, threads=threads, dtype=dtype, device=device, accuracy=accuracy)

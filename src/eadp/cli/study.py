@@ -19,6 +19,7 @@ from eadp.cli.app import (
     print_full_width,
 )
 from eadp.cli.evaluate import (
+    HARD_HELP,
     ONLY_HELP,
     OUT_HELP,
     POCKET,
@@ -103,6 +104,7 @@ def sweep(
         int | None, typer.Option(metavar="COUNT", help="Questions per benchmark. Default: all; for pocket 500.", min=1)
     ] = None,
     only: Annotated[str, typer.Option(metavar="BENCHMARKS", help=ONLY_HELP)] = "",
+    hard: Annotated[bool, typer.Option("--hard", help=HARD_HELP)] = False,
     python: Annotated[str | None, typer.Option(metavar="PATH", help=PYTHON_HELP)] = None,
     batch: Annotated[int, typer.Option(metavar="COUNT", help="Prompts per batch in the harness.", min=1)] = 1,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help=OUT_HELP)] = Path("out/sweep"),
@@ -127,7 +129,8 @@ def sweep(
         if paper and grid:
             raise ValueError("the paper changes one setting at a time: use --paper without --grid")
         values = (sweep.paper_values() if paper else {}) | sweep.parse_values(over or [])
-        plan = sweep.build_plan(method, _parse_single_budget(keep), parse_assignments(settings or []), values, grid)
+        budget, options = _parse_single_budget(keep), parse_assignments(settings or [])
+        plan = sweep.build_plan(method, budget, options, values, grid, hard)
         if suite == POCKET:
             results, failures = _sweep_pocket(plan, model or POCKET, samples or DEFAULT_QUESTIONS, out), []
         else:

@@ -22,8 +22,11 @@ from eadp.core.trace import part
 from eadp.core.types import Relevance, TextGuide
 from eadp.core.word_weights import DISPERSIONS, WordMaps, count_words, entropy, filter_words
 
-COVERED_EVENLY = "the text does not tell the tokens apart: they are covered evenly"
-"""The note on an image whose map is constant."""
+
+def constant_note(some_blocks: bool) -> str:
+    """Return the note on an image whose map is constant. some_blocks: in some of its blocks, each normalized alone."""
+    where, what = ("of some blocks ", "those blocks") if some_blocks else ("", "they")
+    return f"the text does not tell the tokens {where}apart: {what} are covered evenly"
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class _Query:
         """All words and pooled vectors, on the device of the image."""
         return [values.to(self.visual.device) for values in (*self.words, *self.pooled)]
 
-    def read_notes(self, scored: Relevance) -> Relevance:
+    def read_notes(self, scored: Relevance, by_block: bool) -> Relevance:
         """Read back if the input was finite and the map constant; raise ValueError, or add a note."""
         constant = cast(Tensor, scored.is_constant)
         is_finite, covers_evenly = torch.stack([scored.fused.isfinite().all(), constant]).tolist()
@@ -93,7 +96,8 @@ class _Query:
                 unit_rows(values, what)
         if not covers_evenly:
             return scored
-        return replace(scored, notes=(*scored.notes, COVERED_EVENLY))
+        note = constant_note(by_block and len(self.layout) > 1)
+        return replace(scored, notes=(*scored.notes, note))
 
 
 @part("relevance")
@@ -136,7 +140,7 @@ def relevance(
     scoring = Scoring() if scoring is None else scoring
     query = _Query.of(visual, text, pooled, blocks, scoring)
     (scored,) = _score([query], sign, scoring, backend)
-    return query.read_notes(scored) if wait else scored
+    return query.read_notes(scored, scoring.normalised_over == "block") if wait else scored
 
 
 @part("relevance")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 from typing import TypeVar
 
 Sample = TypeVar("Sample")
@@ -37,3 +38,14 @@ def hard_samples(downsampled: Mapping[Sample, float]) -> list[Sample]:
         downsampled: The score of each sample with the image at a lower resolution.
     """
     return [sample for sample, score in downsampled.items() if score < RIGHT]
+
+
+def mean_on_hard(scores: Mapping[Sample, float], downsampled: Mapping[Sample, float]) -> tuple[float, int] | None:
+    """Return the mean score of the hard samples, and their number; None if there are none.
+
+    Args:
+        scores: The score of each sample.
+        downsampled: The same with the image at a lower resolution.
+    """
+    hard = [scores[sample] for sample in hard_samples(downsampled) if sample in scores]
+    return (fmean(hard), len(hard)) if hard else None

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from eadp import paper
 from eadp.evaluate.compare import Difference, compare_runs, percent_scale
 from eadp.evaluate.journal import Journal
+from eadp.evaluate.loyalty import mean_on_hard
 from eadp.evaluate.scores import ScoredRun, load_existing_runs
 from eadp.method_spec import ALL_TOKENS, PRESET, Budget, MethodSpec, build_specs, parse_method
-from eadp.methods import get_method_class
+from eadp.methods import Downsample, get_method_class
 from eadp.utils.statistics import mean_interval
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ class SweepPlan:
     Attributes:
         default: The method with nothing changed.
         blocks: One block of points per swept setting, or a single block with all combinations.
+        hard: Whether to run `downsample` at the budgets of the points too, which tells which samples are hard.
     """
 
     default: MethodSpec
     blocks: list[list[SweepPoint]]
+    hard: bool = False
 
     @property
     def specs(self) -> list[MethodSpec]:
@@ -57,8 +60,16 @@ class SweepPlan:
 
     @property
     def all_specs(self) -> list[MethodSpec]:
-        """All specs that have to be run: the unpruned model, for the loyalty of the points, and the points."""
-        return [MethodSpec(ALL_TOKENS), *self.specs]
+        """All specs that have to be run: the unpruned model, for the loyalty of the points; the points; controls."""
+        every = [MethodSpec(ALL_TOKENS), *self.specs]
+        if self.hard:
+            every += [downsampled(spec) for spec in self.specs]
+        return list({spec.key: spec for spec in every}.values())
+
+
+def downsampled(spec: MethodSpec) -> MethodSpec:
+    """Return `downsample` with the budget of a spec."""
+    return MethodSpec(Downsample.name, spec.keep)
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,8 @@ class SweepResult:
         reported: What the harness reports, in the benchmark's own measure; None on the pocket benchmark, which reports
             the mean score.
         loyalty: The share of answers that equal those of the unpruned model; None if it is not known.
+        hard: The mean score of the samples that `downsample` with the same budget does not answer right, and how many
+            there are; None if there are none, or if it is not known.
     """
 
     point: SweepPoint
@@ -82,6 +95,7 @@ class SweepResult:
     difference: Difference | None
     reported: float | None = None
     loyalty: float | None = None
+    hard: tuple[float, int] | None = None
 
 
 Blocks = list[list[SweepResult]]
@@ -118,7 +132,12 @@ def _parse_value_list(text: str) -> list[Any]:
 
 
 def build_plan(
-    method: str, keep: Budget | None, options: Mapping[str, Any], values: SweepValues, combined: bool = False
+    method: str,
+    keep: Budget | None,
+    options: Mapping[str, Any],
+    values: SweepValues,
+    combined: bool = False,
+    hard: bool = False,
 ) -> SweepPlan:
     """Plan a sweep and check all its settings.
 
@@ -128,6 +147,7 @@ def build_plan(
         options: Options that hold in the whole sweep.
         values: The values to try.
         combined: Try every combination of the values instead of one setting at a time.
+        hard: Also compute the results on hard samples only.
 
     Raises:
         ValueError: If there are no values, or a method, a setting or a value is unknown.
@@ -142,7 +162,7 @@ def build_plan(
         blocks = [[build_point(dict(zip(values, each, strict=True))) for each in product(*values.values())]]
     else:
         blocks = [[build_point({name: value}) for value in tried] for name, tried in values.items()]
-    return SweepPlan(_build_spec(method, keep, options), blocks)
+    return SweepPlan(_build_spec(method, keep, options), blocks, hard)
 
 
 def _build_spec(method: str, keep: Budget | None, options: Mapping[str, Any]) -> MethodSpec:
@@ -171,7 +191,8 @@ def collect_results(
 
     Args:
         plan: The sweep.
-        runs: The scores per sample, by the key of the spec.
+        runs: The scores per sample, by the key of the spec; those of `downsample` too, if the sweep asks for hard
+            samples.
         reported: What the harness reports, by the key of the spec.
         loyalties: The share of answers that equal those of the unpruned model, by the key of the spec.
     """
@@ -188,6 +209,7 @@ def collect_results(
             difference,
             None if reported is None else reported.get(key),
             None if loyalties is None else loyalties.get(key),
+            _score_on_hard(runs.get(key), runs.get(downsampled(point.spec).key)) if plan.hard else None,
         )
 
     return [[collect(point) for point in block] for block in plan.blocks]
@@ -198,6 +220,13 @@ def _mean_score(run: ScoredRun) -> tuple[float, float, float]:
     low, high = mean_interval(values)
     scale = percent_scale(values)
     return scale * sum(values) / len(values), scale * low, scale * high
+
+
+def _score_on_hard(run: ScoredRun | None, control: ScoredRun | None) -> tuple[float, int] | None:
+    """Return the mean score of the samples that the control does not answer right, and how many there are."""
+    if run is None or control is None or (found := mean_on_hard(run.scores, control.scores)) is None:
+        return None
+    return percent_scale(run.scores.values()) * found[0], found[1]
 
 
 def run_on_pocket(
@@ -225,7 +254,7 @@ def collect_suite_results(plan: SweepPlan, result: SuiteResult) -> dict[str, Blo
     """Collect the results of a sweep from a suite that ran its specs, by benchmark."""
     runs, by_benchmark = load_existing_runs(result.plan.out), {}
     for benchmark in result.plan.benchmarks:
-        values = {spec.key: result.value(spec, benchmark) for spec in plan.specs}
+        values = {spec.key: result.value(spec, benchmark) for spec in plan.all_specs}
         own_runs = {key: runs[name] for key in values if (name := f"{key} {benchmark.name}") in runs}
         reported = {key: value for key, value in values.items() if value is not None}
         loyalties = {spec.key: result.loyalty(spec, [benchmark]) for spec in plan.specs}

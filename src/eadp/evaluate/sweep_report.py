@@ -17,6 +17,8 @@ from eadp.utils.palette import OKABE_ITO
 from eadp.utils.tables import NOTHING, format_markdown
 
 PAPER_COLUMN = "paper: LLaVA-1.5-7B, 128 tokens, mean of five"
+HARD_COLUMN = "hard samples"
+HARD_NOTE = "Hard: samples that downsample with the same budget does not answer right."
 SIGNIFICANCE_NOTE = "Significant: at 95 %, uncorrected. Of twenty intervals one misses by chance alone."
 
 
@@ -24,7 +26,8 @@ def build_header(blocks: Blocks, with_paper: bool = False) -> list[str]:
     """Return the names of the columns."""
     reported = ["figure"] if _has_reported(blocks) else []
     paper = [PAPER_COLUMN] if with_paper else []
-    return ["setting", *reported, "score", "95 %", "to default", "95 % of it", "significant", "loyalty", *paper]
+    hard = [HARD_COLUMN] if _has_hard(blocks) else []
+    return ["setting", *reported, "score", "95 %", "to default", "95 % of it", "significant", "loyalty", *hard, *paper]
 
 
 def build_rows(blocks: Blocks, with_paper: bool = False) -> Iterator[list[list[str]]]:
@@ -38,6 +41,8 @@ def build_rows(blocks: Blocks, with_paper: bool = False) -> Iterator[list[list[s
                 row.append(NOTHING if result.reported is None else f"{result.reported:.1f}")
             loyal = NOTHING if result.loyalty is None else f"{100 * result.loyalty:.1f}"
             row += [*_score_cells(result), *_difference_cells(result), loyal]
+            if _has_hard(blocks):
+                row.append(NOTHING if result.hard is None else f"{result.hard[0]:.1f} of {result.hard[1]:,}")
             if with_paper:
                 (item,) = result.point.changed.items()
                 row.append(f"{averages[item]:.1f}" if item in averages else NOTHING)
@@ -74,7 +79,7 @@ def as_table(plan: SweepPlan, benchmark: str, blocks: Blocks, with_paper: bool =
         blocks: The results on this benchmark.
         with_paper: Add a column with the averages of the paper's ablations.
     """
-    table = Table(title=build_title(plan, benchmark, blocks), caption=SIGNIFICANCE_NOTE, box=box.SIMPLE_HEAD)
+    table = Table(title=build_title(plan, benchmark, blocks), caption=_note(blocks), box=box.SIMPLE_HEAD)
     for column in build_header(blocks, with_paper):
         table.add_column(column, justify="left" if column == "setting" else "right", no_wrap=column != PAPER_COLUMN)
     for rows in build_rows(blocks, with_paper):
@@ -88,7 +93,7 @@ def as_markdown(plan: SweepPlan, benchmark: str, blocks: Blocks, with_paper: boo
     """Format the table of one benchmark as Markdown, with its title; the arguments are those of `as_table`."""
     rows = (row for block in build_rows(blocks, with_paper) for row in block)
     text = format_markdown(build_header(blocks, with_paper), rows)
-    return f"{build_title(plan, benchmark, blocks)}. {SIGNIFICANCE_NOTE}\n\n{text}\n"
+    return f"{build_title(plan, benchmark, blocks)}. {_note(blocks)}\n\n{text}\n"
 
 
 def as_json(plan: SweepPlan, results: Mapping[str, Blocks]) -> dict[str, Any]:
@@ -112,6 +117,7 @@ def _build_record(result: SweepResult) -> dict[str, Any]:
         "score": mean,
         "interval": interval,
         "loyalty": result.loyalty,
+        "hard": None if result.hard is None else {"score": result.hard[0], "samples": result.hard[1]},
         "against_default": {**asdict(difference), "significant": difference.significant} if difference else None,
     }
 
@@ -198,6 +204,14 @@ def _group_into_lines(block: Sequence[SweepResult], first: str) -> dict[str, lis
 
 def _has_reported(blocks: Blocks) -> bool:
     return any(result.reported is not None for block in blocks for result in block)
+
+
+def _has_hard(blocks: Blocks) -> bool:
+    return any(result.hard is not None for block in blocks for result in block)
+
+
+def _note(blocks: Blocks) -> str:
+    return f"{SIGNIFICANCE_NOTE} {HARD_NOTE}" if _has_hard(blocks) else SIGNIFICANCE_NOTE
 
 
 def _format_changes(result: SweepResult) -> str:

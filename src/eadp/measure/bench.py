@@ -23,6 +23,7 @@ from eadp.method_spec import ALL_TOKENS
 from eadp.methods import Method
 from eadp.models import adapter_of
 from eadp.runtime import attach
+from eadp.runtime.choose import BudgetOver
 from eadp.runtime.hooks import Hooks
 from eadp.utils.statistics import MedianInterval, median_interval
 
@@ -193,6 +194,7 @@ def bench(
     new_tokens: int = 16,
     warmup: int = 1,
     progress: Callable[[], None] = lambda: None,
+    budget_over: BudgetOver = "image",
 ) -> BenchReport:
     """Measure all methods and the unpruned model on the same samples.
 
@@ -208,6 +210,7 @@ def bench(
         new_tokens: Number of tokens generated per answer.
         warmup: Number of samples at the start whose times are discarded.
         progress: Called after each run.
+        budget_over: See `attach`: "prompt" for clips whose frames a model takes as images.
 
     Returns:
         The report, with the unpruned model first.
@@ -218,7 +221,7 @@ def bench(
     rows = [BenchRow(), *(each if isinstance(each, BenchRow) else BenchRow(each) for each in methods)]
     runs: list[list[BenchRun]] = [[] for _ in rows]
     counted: list[OperationCounts] = []
-    runner = Runner(model, processor, guide, clock, new_tokens)
+    runner = Runner(model, processor, guide, clock, new_tokens, budget_over)
     with torch.inference_mode(), name_model_parts(model):
         for round_, inputs in enumerate(samples):
             inputs = inputs.to(model.device, model.dtype)
@@ -248,12 +251,21 @@ def bench(
 class Runner:
     """Runs rows on one model, one after another."""
 
-    def __init__(self, model: Any, processor: Any, guide: Guide | None, clock: Clock, new_tokens: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        guide: Guide | None,
+        clock: Clock,
+        new_tokens: int,
+        budget_over: BudgetOver,
+    ) -> None:
         self.model = model
         self.processor = processor
         self.guide = guide
         self.clock = clock
         self.new_tokens = new_tokens
+        self.budget_over = budget_over
         config = adapter_of(model).config
         tokens = (getattr(config, f"{modality}_token_id", None) for modality in ("image", "video"))
         self.placeholders = torch.tensor([token for token in tokens if token is not None], device=model.device)
@@ -293,7 +305,7 @@ class Runner:
             self.guide.forget()
         if row.method is None:
             return nullcontext()
-        return attach(self.model, self.processor, method=row.method, guide=self.guide)
+        return attach(self.model, self.processor, method=row.method, guide=self.guide, budget_over=self.budget_over)
 
     def _generate(self, inputs: Any, tokens: int, **settings: Any) -> Any:
         return self.model.generate(

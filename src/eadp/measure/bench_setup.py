@@ -13,12 +13,12 @@ import torch
 from eadp.architectures import untrained
 from eadp.loading import RANDOM, load_guide, load_model
 from eadp.measure.bench import BenchReport, BenchRow, bench
-from eadp.measure.samples import BenchSample, pocket_samples, read_samples
+from eadp.measure.samples import BenchSample, pocket_clips, pocket_samples, read_samples
 from eadp.measure.stopwatch import Clock, make_clock
 from eadp.method_spec import ALL_TOKENS, MethodSpec, build_specs
 from eadp.methods import Method
 from eadp.models import adapter_of
-from eadp.models.prompt import build_inputs
+from eadp.models.prompt import build_clip_inputs
 from eadp.utils.images import make_square
 
 
@@ -37,6 +37,7 @@ class BenchSettings:
         layers: Shorten a random model to this many layers.
         new_tokens: Number of tokens generated per answer.
         warmup: Number of samples before those that are timed.
+        frames: Measure clips of at most this many frames; None for images.
     """
 
     model: str
@@ -49,6 +50,7 @@ class BenchSettings:
     layers: int | None = None
     new_tokens: int = 16
     warmup: int = 2
+    frames: int | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Measurement:
             new_tokens=self.settings.new_tokens,
             warmup=self.settings.warmup,
             progress=progress,
+            budget_over="image" if self.settings.frames is None else "prompt",
         )
 
     def _inputs(self) -> Iterator[Any]:
@@ -100,9 +103,10 @@ class Measurement:
         if side is None and self.settings.model.startswith(RANDOM) and self.settings.data is None:
             side = untrained.image_side(self.model.config)
         for sample in self.samples:
-            image = sample.load_image()
-            image = image if side is None else make_square(image, side)
-            yield build_inputs(self.processor, [image], [sample.question])
+            count = self.settings.frames
+            images = [sample.load_image()] if count is None else sample.load_frames(count)
+            images = [image if side is None else make_square(image, side) for image in images]
+            yield build_clip_inputs(self.model, self.processor, images, sample.question)
 
 
 def prepare(
@@ -140,6 +144,12 @@ def prepare(
     if threads is not None:
         torch.set_num_threads(threads)
     model, processor = load_model(settings.model, dtype=dtype, device=device, layers=settings.layers)
+    takes_videos = getattr(model.config, "video_token_id", None) is not None
+    if settings.frames is not None and takes_videos and getattr(processor, "video_processor", None) is None:
+        raise ValueError(
+            f"{settings.model} takes clips as videos, but its processor has no part for videos, which needs "
+            "torchvision; leave out --frames, or measure random:llava-onevision-0.5b, which does without"
+        )
     family = adapter_of(model).config.model_type
     methods = [Method.from_dict(each.method_dict, family=family) for each in specs]
     guide = load_guide(settings.model, model, processor) if any("text" in each.needs for each in methods) else None
@@ -153,8 +163,9 @@ def _choose_samples(settings: BenchSettings) -> tuple[list[BenchSample], list[st
     if settings.data is None:
         if settings.question is not None:
             raise ValueError("--question goes with --data and a folder of images")
-        return list(pocket_samples(wanted)), []
-    found = read_samples(settings.data, settings.question)
+        frames = settings.frames
+        return list(pocket_samples(wanted) if frames is None else pocket_clips(wanted, frames)), []
+    found = read_samples(settings.data, settings.question, settings.frames is not None)
     if len(found) >= wanted:
         return found[:wanted], []
     # With too few samples, the first ones run twice: once to warm up, and once to be timed.

@@ -13,12 +13,9 @@ from torch import Tensor
 from eadp.core import FacilityLocationResult, Relevance, Selection, TextGuide, VisualTokens
 from eadp.core.deferred import defer
 from eadp.core.image_cover import ImageCover
-from eadp.core.relevance import COVERED_EVENLY
 from eadp.core.types import count_in_blocks
-from eadp.methods._on_device import NOT_FINITE, concatenate
-from eadp.methods.uniform import Uniform
-
-ALL_ALIKE = "all tokens are alike: those on an even grid stay"
+from eadp.methods._blank import ALIKE
+from eadp.methods._on_device import NOT_FINITE, count_within_images, spread_alike
 
 
 @dataclass(frozen=True)
@@ -33,6 +30,7 @@ class DeviceSelection:
         smoothed: N, the smoothed maps of all images.
         weights: N, the polarized maps of all images.
         covered: The picks.
+        constant_notes: The note on each image if its map is constant.
     """
 
     method: str
@@ -42,10 +40,11 @@ class DeviceSelection:
     smoothed: Tensor
     weights: Tensor
     covered: ImageCover
+    constant_notes: Sequence[str]
 
     def selections(self) -> list[Selection]:
         """Return one selection per image. Nothing waits for the device until their figures are asked for."""
-        figures = ImageFigures(self.method, self.scored, self.is_blank, self.covered)
+        figures = ImageFigures(self.method, self.scored, self.is_blank, self.covered, self.constant_notes)
         starts, indices = self.covered.starts, self._indices().split(list(self.covered.budgets))
         return [
             self._selection(number, slice(starts[number], starts[number + 1]), indices[number], figures)
@@ -105,19 +104,8 @@ class DeviceSelection:
 
     def _indices(self) -> Tensor:
         """The kept tokens of all images, counted within each image."""
-        covered, picked, is_blank = self.covered, self.covered.cover.indices, self.is_blank
-        budgets = torch.tensor(list(covered.budgets))
-        images = torch.arange(len(budgets)).repeat_interleave(budgets)
-        if is_blank is not None:
-            even = [
-                Uniform(keep=budget).select(tokens).indices.sort().values + start
-                for tokens, budget, start in zip(self.batch, covered.budgets, covered.starts, strict=False)
-            ]
-            by_pick = is_blank if len(budgets) == 1 else is_blank[images.to(picked.device)]
-            picked = torch.where(by_pick, concatenate(even).to(picked.device), picked)
-        if len(budgets) == 1:
-            return picked
-        return picked - torch.tensor(covered.starts)[images].to(picked.device)
+        kept = spread_alike(self.covered.cover.indices, self.is_blank, self.batch, self.covered.budgets)
+        return count_within_images(kept, self.batch, self.covered.budgets)
 
 
 @dataclass(frozen=True)
@@ -128,6 +116,7 @@ class ImageFigures:
     scored: Sequence[Relevance]
     blank: Tensor | None
     covered: ImageCover
+    constant_notes: Sequence[str]
 
     @cached_property
     def is_blank(self) -> list[bool]:
@@ -154,9 +143,9 @@ class ImageFigures:
         """The notes on the relevance of an image."""
         scored = self.scored[number]
         is_constant = scored.is_constant is not None and bool(scored.is_constant)
-        return (*scored.notes, COVERED_EVENLY) if is_constant else scored.notes
+        return (*scored.notes, self.constant_notes[number]) if is_constant else scored.notes
 
     def notes(self, number: int) -> tuple[str, ...]:
         """The notes on the selection from an image."""
         notes = self.relevance_notes(number)
-        return (*notes, ALL_ALIKE) if self.is_blank[number] else notes
+        return (*notes, ALIKE) if self.is_blank[number] else notes

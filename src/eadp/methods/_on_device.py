@@ -12,6 +12,7 @@ from torch import Tensor
 from eadp.core import OrderedPicks, Selection, VisualTokens
 from eadp.core.deferred import defer
 from eadp.core.types import count_in_blocks
+from eadp.methods.uniform import Uniform
 
 NOT_FINITE = (
     "{method} cannot select: the features or the question of the image contain NaN or infinity, or are so large that "
@@ -44,8 +45,48 @@ def blocks_of(batch: Sequence[VisualTokens]) -> list[slice]:
     ]
 
 
+def spread_alike(
+    kept: Tensor, is_alike: Tensor | None, batch: Sequence[VisualTokens], budgets: Sequence[int]
+) -> Tensor:
+    """Replace the kept tokens of images whose tokens are all alike by tokens on an even grid.
+
+    Args:
+        kept: K, the kept tokens of all images, sorted, numbered image after image.
+        is_alike: One boolean per image, on the device. None if no image is alike.
+        batch: The images.
+        budgets: The number of kept tokens of each image.
+    """
+    if is_alike is None:
+        return kept
+    starts = accumulate((len(tokens) for tokens in batch), initial=0)
+    even = [
+        Uniform(keep=budget).select(tokens).indices.sort().values + start
+        for tokens, budget, start in zip(batch, budgets, starts, strict=False)
+    ]
+    by_pick = is_alike if len(batch) == 1 else is_alike[_image_of_pick(budgets).to(kept.device)]
+    return torch.where(by_pick, concatenate(even).to(kept.device), kept)
+
+
+def count_within_images(indices: Tensor, batch: Sequence[VisualTokens], budgets: Sequence[int]) -> Tensor:
+    """Turn indices that are numbered image after image into indices within each image."""
+    if len(batch) == 1:
+        return indices
+    starts = torch.tensor(list(accumulate((len(tokens) for tokens in batch), initial=0)))
+    return indices - starts[_image_of_pick(budgets)].to(indices.device)
+
+
+def _image_of_pick(budgets: Sequence[int]) -> Tensor:
+    counts = torch.tensor(list(budgets))
+    return torch.arange(len(counts)).repeat_interleave(counts)
+
+
 def select_picks(
-    method: str, batch: Sequence[VisualTokens], picks: OrderedPicks, budgets: Sequence[int], **fields: Sequence[Any]
+    method: str,
+    batch: Sequence[VisualTokens],
+    picks: OrderedPicks,
+    budgets: Sequence[int],
+    is_alike: Tensor | None = None,
+    **fields: Sequence[Any],
 ) -> list[Selection]:
     """Return one selection per image, without waiting for the device.
 
@@ -54,14 +95,15 @@ def select_picks(
         batch: The images.
         picks: The picks of all images, image after image, with tokens numbered image after image.
         budgets: The number of picks of each image.
+        is_alike: For which images the tokens are all alike, so that others on an even grid take the place of the picks.
         fields: Further fields of the selections: one value per image.
     """
-    order, starts = picks.indices, list(accumulate((len(tokens) for tokens in batch), initial=0))
-    indices = order.sort().values
-    if len(batch) > 1:
-        counts = torch.tensor(list(budgets))
-        shifts = torch.tensor(starts)[torch.arange(len(counts)).repeat_interleave(counts)].to(order.device)
-        order, indices = order - shifts, indices - shifts
+    indices = spread_alike(picks.indices.sort().values, is_alike, batch, budgets)
+    order = picks.indices
+    if is_alike is not None:
+        by_pick = is_alike if len(batch) == 1 else is_alike[_image_of_pick(budgets).to(order.device)]
+        order = torch.where(by_pick, indices, order)
+    indices, order = (count_within_images(each, batch, budgets) for each in (indices, order))
     parts = zip(*(each.split(list(budgets)) for each in (indices, order, picks.gains)), strict=True)
     sums = row_sums(batch).split([len(tokens) for tokens in batch])
 

@@ -18,9 +18,12 @@ class BeforeMethod(Method):
     Attributes:
         uses_cls_attention: The method ranks tokens by the attention of the vision tower's CLS token, so where the tower
             has one, only that row is computed.
+        newlines_after_frames: Of a clip, the newlines of a frame follow its kept tokens instead of ending their rows,
+            if all of them stay and tokens are renumbered.
     """
 
     uses_cls_attention: ClassVar[bool] = False
+    newlines_after_frames: ClassVar[bool] = False
 
     @abstractmethod
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, dpp_by_quota, split_evenly
+from eadp.core import OrderedPicks, Selection, TextGuide, TextLayout, VisualTokens, dpp_by_quota, split_evenly
 from eadp.core.block_layout import BlockLayout
-from eadp.core.scoring import min_max
+from eadp.core.deferred import defer
+from eadp.core.scoring import CONSTANT_RANGE, min_max
+from eadp.methods._blank import ALIKE, even_tokens, one_represents_all
 from eadp.methods._on_device import blocks_of, concatenate, is_on_device, select_picks
-from eadp.methods._pooled_text import pooled_cosines
+from eadp.methods._pooled_text import PooledSimilarity, pooled_cosines, pooled_similarity
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import Range
@@ -34,7 +39,8 @@ class CDPruner(BeforeMethod):
     taken over all crops together, with 1e-6 added to the numerator. Frames have a min-max each, as in EADP's
     repository.
 
-    Departures: `scope="image"` and `theta`.
+    Departures: `scope="image"` and `theta`. If the question is empty or does not tell the tokens apart, diversity alone
+    selects; if all tokens are alike, those on an even grid stay. The notes of the selection say so.
 
     Attributes:
         scope: "block": each crop or frame has the same share of the budget (release). "image": all tokens of the image
@@ -61,17 +67,49 @@ class CDPruner(BeforeMethod):
 
     def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
         if is_on_device(batch):
-            return self._select_together(batch, texts)
-        return [self._select_together([tokens], [text])[0] for tokens, text in zip(batch, texts, strict=True)]
+            return self._select_on_device(batch, texts)
+        return [self._select_one(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
 
-    def _select_together(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
-        similarity = pooled_cosines(self.name, batch, texts)
-        device, budgets = similarity.device, [self.count_to_keep(len(tokens)) for tokens in batch]
-        pairs = list(zip(batch, budgets, strict=True))
+    def _select_one(self, tokens: VisualTokens, text: TextGuide | None) -> Selection:
+        found = pooled_similarity(self.name, tokens, text, cosine=True)
+        similarity, notes = found.values, found.notes("diversity alone selects")
+        image, budget = slice(0, len(tokens)), self.count_to_keep(len(tokens))
+        blocks, quotas = tokens.blocks, split_evenly(tokens.grids, budget)
         if self.scope == "image":
-            blocks, quotas = BlockLayout.following([len(tokens) for tokens in batch], device).blocks, budgets
-        else:
-            blocks = tuple(blocks_of(batch))
+            blocks, quotas = [image], [budget]
+        # Crops of one image share a scale, frames do not.
+        scales = blocks if tokens.layout is None else [image]
+        relevance = torch.cat(
+            [min_max(similarity[scale], numerator_epsilon=1e-6, denominator_epsilon=0.0)[0] for scale in scales]
+        )
+        weights = relevance
+        if self.theta is not None:
+            weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)
+        picks = dpp_by_quota(tokens.features, weights, blocks, quotas)
+        if found.is_constant and one_represents_all(picks.gains, len(blocks)):
+            picks, notes = OrderedPicks(even_tokens(tokens, budget), picks.gains), (*notes, ALIKE)
+        indices = picks.indices.sort().values
+        return Selection(
+            indices,
+            len(tokens),
+            self.name,
+            order=picks.indices,
+            gains=picks.gains,
+            quotas=tokens.quotas(indices),
+            scores=relevance,
+            notes=notes,
+        )
+
+    def _select_on_device(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
+        """Select from all images at once, without waiting for the device."""
+        similarities = pooled_cosines(self.name, batch, texts)
+        similarity = concatenate(similarities)
+        device, budgets = similarity.device, [self.count_to_keep(len(tokens)) for tokens in batch]
+        images = BlockLayout.following([len(tokens) for tokens in batch], device)
+        blocks, quotas, counts = images.blocks, budgets, [1] * len(batch)
+        if self.scope == "block":
+            blocks, counts = tuple(blocks_of(batch)), [len(tokens.grids) for tokens in batch]
+            pairs = zip(batch, budgets, strict=True)
             quotas = [quota for tokens, budget in pairs for quota in split_evenly(tokens.grids, budget)]
         # Crops of one image share a scale, frames do not.
         scales = BlockLayout.following([size for tokens in batch for size in self._scales(tokens)], device)
@@ -81,13 +119,49 @@ class CDPruner(BeforeMethod):
         if self.theta is not None:
             weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)
         features = concatenate([tokens.features for tokens in batch])
-        waits = not is_on_device(batch)
-        picks = dpp_by_quota(features, weights, blocks, quotas, wait=waits)
-        scores = relevance.split([len(tokens) for tokens in batch])
-        return select_picks(self.name, batch, picks, budgets, scores=scores)
+        picks = dpp_by_quota(features, weights, blocks, quotas, wait=False)
+        is_constant = self._are_constant(similarity, images)
+        is_alike = is_constant & self._have_alike_picks(picks.gains, budgets, counts)
+        flags = torch.stack([is_constant, is_alike])
+        return select_picks(
+            self.name,
+            batch,
+            picks,
+            budgets,
+            is_alike,
+            scores=relevance.split([len(tokens) for tokens in batch]),
+            notes=[defer(partial(_notes, flags, number, _is_empty(text))) for number, text in enumerate(texts)],
+        )
 
     def _scales(self, tokens: VisualTokens) -> list[int]:
         """Return the numbers of tokens that share a min-max."""
         if self.scope == "image" or tokens.layout is not None:
             return [len(tokens)]
         return [block.stop - block.start for block in tokens.blocks]
+
+    @staticmethod
+    def _are_constant(similarity: Tensor, images: BlockLayout) -> Tensor:
+        """Return whether the similarity is the same for all tokens of each image."""
+        maps = images.stack(similarity)
+        if images.is_regular:
+            return maps.amax(1) - maps.amin(1) <= CONSTANT_RANGE
+        low, high = maps.where(images.is_token, math.inf).amin(1), maps.where(images.is_token, -math.inf).amax(1)
+        return high - low <= CONSTANT_RANGE
+
+    @staticmethod
+    def _have_alike_picks(gains: Tensor, budgets: Sequence[int], blocks: Sequence[int]) -> Tensor:
+        """Return for which images no pick after the first of each block gained anything."""
+        gaining = BlockLayout.following(budgets, gains.device).stack(gains > 0).sum(1)
+        limits = [count if count < budget else -1 for count, budget in zip(blocks, budgets, strict=True)]
+        return gaining <= torch.tensor(limits).to(gaining.device)
+
+
+def _is_empty(text: TextGuide | None) -> bool:
+    return text is not None and text.pooled is None
+
+
+def _notes(flags: Tensor, number: int, is_empty: bool) -> tuple[str, ...]:
+    """Return the notes of an image. flags: 2×images, whether text and tokens do not tell tokens apart."""
+    is_constant, is_alike = flags[:, number].tolist()
+    found = PooledSimilarity(flags, is_constant, is_empty)
+    return (*found.notes("diversity alone selects"), *((ALIKE,) if is_alike else ()))

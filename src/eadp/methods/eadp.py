@@ -27,6 +27,7 @@ from eadp.core import (
     allocate,
     checks,
     dpp_by_quota,
+    even_cells,
     facility_location_by_coverage,
     facility_location_by_quota,
     facility_location_over_time,
@@ -42,16 +43,17 @@ from eadp.core.block_layout import BlockLayout
 from eadp.core.image_cover import cover_images
 from eadp.core.image_quotas import allocate_images
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
+from eadp.core.relevance import constant_note
 from eadp.core.scoring import NORMALISED_OVER
 from eadp.core.smoothing import check_smoothing, guess_grids
 from eadp.core.word_weights import WORD_COUNTS
-from eadp.methods._eadp_on_device import ALL_ALIKE, DeviceSelection
+from eadp.methods._blank import ALIKE, even_tokens, one_represents_all
+from eadp.methods._eadp_on_device import DeviceSelection
 from eadp.methods._eadp_presets import PAPER, PUBLISHED
 from eadp.methods._on_device import concatenate, is_on_device
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import OneOf, Range
-from eadp.methods.uniform import Uniform
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -274,9 +276,11 @@ class EADP(BeforeMethod):
             else:
                 picks = _SELECTORS[self.selection](rows, weights, blocks, quotas)
         notes = relevant.notes
-        if covered is not None and _is_blank(relevant, covered, len(blocks)):
-            even = Uniform(keep=len(covered.indices)).select(tokens).indices.to(rows.device)
-            picks, notes = OrderedPicks(even, covered.gains), (*notes, ALL_ALIKE)
+        if relevant.is_constant is not None and bool(relevant.is_constant):
+            if self.selection == "topk":
+                picks = OrderedPicks(self._spread_equals(tokens, relevant.score, picks.indices), picks.gains)
+            elif one_represents_all(picks.gains, len(blocks)):
+                picks, notes = OrderedPicks(even_tokens(tokens, len(picks.indices)), picks.gains), (*notes, ALIKE)
         indices = picks.indices.sort().values
         return Selection(
             indices=indices,
@@ -330,7 +334,11 @@ class EADP(BeforeMethod):
         quotas = allocate_images(weights, layout, grids, budgets, self.allocation, [tokens.layout for tokens in batch])
         counts = [len(each) for each in grids]
         covered = cover_images(rows, weights, layout, counts, quotas, budgets, backend=self.backend)
-        found = DeviceSelection(self.name, batch, [text for _, text in given], scored, smoothed, weights, covered)
+        by_block = self.normalised_over == "block" and self.scope == "block"
+        notes = [constant_note(by_block and len(tokens.grids) > 1) for tokens in batch]
+        found = DeviceSelection(
+            self.name, batch, [text for _, text in given], scored, smoothed, weights, covered, notes
+        )
         return found.selections()
 
     def relevance(self, tokens: VisualTokens, text: TextGuide | None) -> Relevance:
@@ -369,6 +377,19 @@ class EADP(BeforeMethod):
             return [[grid] for grid in tokens.grids]
         return [guess_grids(rows * columns) for rows, columns in tokens.grids]
 
+    def _spread_equals(self, tokens: VisualTokens, score: Tensor, picked: Tensor) -> Tensor:
+        """Return as many tokens of each block as were picked there, on an even grid where all have the same score."""
+        if self.scope == "pool":
+            return even_tokens(tokens, len(picked))
+        spread = []
+        for block, grid in zip(tokens.blocks, tokens.grids, strict=True):
+            here = picked[(picked >= block.start) & (picked < block.stop)]
+            # A constant map is normalised to 1 everywhere; in any other, the lowest score is less.
+            if len(here) and bool((score[block] == 1).all()):
+                here = (even_cells(grid, len(here))[1] + block.start).to(here)
+            spread.append(here)
+        return torch.cat(spread)
+
     def _quotas(self, tokens: VisualTokens, weights: Tensor, budget: int) -> list[int]:
         if self.scope == "pool":
             return [budget]
@@ -383,12 +404,6 @@ def _require(tokens: VisualTokens, text: TextGuide | None) -> tuple[Tensor, Text
     if tokens.aligned is None:
         raise ValueError("EADP needs `aligned`: the visual tokens in the space of the text")
     return tokens.aligned, text
-
-
-def _is_blank(relevant: Relevance, covered: FacilityLocationResult, blocks: int) -> bool:
-    """Return whether neither text nor features tell tokens apart: one of each block represents the whole block."""
-    is_constant = relevant.is_constant is not None and bool(relevant.is_constant)
-    return is_constant and int((covered.gains > 0).sum()) <= blocks < len(covered.gains)
 
 
 def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, NamedTuple
 
 import torch
@@ -66,9 +66,9 @@ class FastVID(VideoMethod):
     keep their positions. A still image is a clip of one frame.
 
     Departures: Checkpoints for transformers come without the pooling head. There, frames are compared by the mean of
-    their tokens, and salience is the attention of the tower: that of CLS, or else the attention received. Each frame
-    keeps at least one token. `exact=True` drops the rows with the least attention, or adds tokens with the most, until
-    `keep` rows are left. The release's settings for Qwen2.5-VL are not reproduced.
+    their tokens, and salience is the attention of the tower: that of CLS, or else the attention received; the notes
+    of the selection say so. Each frame keeps at least one token. `exact=True` drops the rows with the least attention,
+    or adds tokens with the most, until `keep` rows are left. The release's settings for Qwen2.5-VL are not reproduced.
 
     Attributes:
         segments: c, the number of segments at least. Release: 8.
@@ -113,15 +113,16 @@ class FastVID(VideoMethod):
         if self.exact:
             rows = correct_row_count(rows, scores, self.count_to_keep(len(tokens)))
         rows = rows.take(rows.tokens.argsort())
-        return merged_selection(tokens, rows, label_selection(self.name, layer), scores)
+        selection = merged_selection(tokens, rows, label_selection(self.name, layer), scores)
+        return replace(selection, notes=(*selection.notes, *_note_missing_head(tokens)))
 
     def group_tokens(self, tokens: VisualTokens) -> FrameTokens:
         """Cut a clip into segments, and tell the salient tokens of each frame from the candidates for anchors."""
         (layer,) = require_attention(self.name, tokens, 1)
         frames = tokens.frames
         count, size = frames.shape[:2]
-        pooled = tokens.tower_cls
-        vectors = frames.float().mean(1) if pooled is None or len(pooled) != count else pooled
+        pooled = _pooled_frames(tokens)
+        vectors = frames.float().mean(1) if pooled is None else pooled
         segments = cut_segments(neighbour_cosine(vectors), self.threshold, self.segments)
         budget = max(1, int(size * self.share_of(len(tokens))))
         context = int(budget * self.context)
@@ -147,3 +148,15 @@ class FastVID(VideoMethod):
         itself = torch.arange(len(anchors), device=anchors.device)
         shares = ((1 - own) / counts)[owner]
         return SparseRows(anchors, torch.cat([itself, owner]), torch.cat([anchors, pool]), torch.cat([own, shares]))
+
+
+def _pooled_frames(tokens: VisualTokens) -> Tensor | None:
+    """Return T×w, the vector of the tower's pooling head for each frame, if there are any."""
+    pooled = tokens.tower_cls
+    return pooled if pooled is not None and len(pooled) == len(tokens.frames) else None
+
+
+def _note_missing_head(tokens: VisualTokens) -> tuple[str, ...]:
+    if len(tokens.frames) == 1 or _pooled_frames(tokens) is not None:
+        return ()
+    return ("no pooling head: frames are compared by the mean of their tokens, and attention of the tower is salience",)

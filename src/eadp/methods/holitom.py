@@ -63,8 +63,8 @@ class HoliTom(VideoMethod):
 
     Departures: The attention is that of one layer of the tower. `exact=True` drops the rows with the least attention,
     or adds tokens with the most, until `keep` rows are left. The stage inside the language model is a method of its
-    own: `attach(method=[HoliTom(keep=0.15), FastV(keep=0.5, layers=(21,))])`, layer 18 of 28, drops the half that the
-    release folds into the rest.
+    own: `attach(method=[HoliTom(keep=0.15), FastV(keep=0.5, layers=(21,), fold=True)])` keeps half of the tokens from
+    layer 18 of 28 on and folds the others into them.
 
     Attributes:
         threshold: τ, the cosine above which a token is static. Release: 0.8.

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from eadp.core import OrderedPicks, Selection, TextGuide, VisualTokens, greedy_coverage, split_evenly
 from eadp.core.similarity import highest_precision
 from eadp.methods._attention import require_features
+from eadp.methods._blank import ALIKE, are_alike, even_tokens
 from eadp.methods.base import Need, Positions, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import Range
@@ -61,7 +62,8 @@ class MMTok(BeforeMethod):
     treated as LLaVA. Rows are normalised in the dtype of the model.
 
     Departures: `exact=True`. The greedy runs in float64. Padding is found in the pixels, by the mean colour with which
-    LLaVA's processor pads. Without any word, the image alone is covered. If fewer tokens than `keep` are no padding,
+    LLaVA's processor pads. Without any word, the image alone is covered; if all tokens are alike, those on
+    an even grid stay. If fewer tokens than `keep` are no padding,
     padding fills up.
 
     Attributes:
@@ -104,6 +106,8 @@ class MMTok(BeforeMethod):
         return super().count_to_keep(total)
 
     def text_to_encode(self, question: str) -> str:
+        if not question.strip():
+            return ""
         if self.words == "question":
             return f"Question: {question}"
         for request in ANSWER_REQUESTS:
@@ -119,7 +123,7 @@ class MMTok(BeforeMethod):
             raise ValueError("mmtok needs `aligned`: the visual tokens in the space of the words")
         words = text.tokens if isinstance(text.tokens, Tensor) else torch.cat(list(text.tokens))
         features = require_features(self.name, tokens)
-        parts = []
+        parts, notes = [], () if len(words) else ("the question has no words: the image alone is covered",)
         quotas = split_evenly(tokens.grids, self.count_to_keep(len(tokens)))
         for block, quota in zip(tokens.blocks, quotas, strict=True):
             if quota:
@@ -127,7 +131,12 @@ class MMTok(BeforeMethod):
                 values = self.coverage_values(words, tokens.aligned[block], features[block])
                 picks = greedy_coverage(values, quota, excluded=padding)
                 parts.append(OrderedPicks(picks.indices + block.start, picks.gains))
-        order, gains = (torch.cat([getattr(part, name) for part in parts]) for name in ("indices", "gains"))
+        gains = torch.cat([part.gains for part in parts])
+        order = torch.cat([part.indices for part in parts])
+        # Not by the gains: the temperatures magnify rounding.
+        has_padding = tokens.padding is not None and bool(tokens.padding.any())
+        if not has_padding and all(are_alike(rows, tokens.blocks) for rows in (tokens.aligned, features)):
+            order, notes = even_tokens(tokens, len(order)), (*notes, ALIKE)
         indices = order.sort().values
         return Selection(
             indices,
@@ -136,7 +145,7 @@ class MMTok(BeforeMethod):
             order=order,
             gains=gains,
             quotas=tokens.quotas(indices),
-            notes=() if len(words) else ("the question has no words: the image alone is covered",),
+            notes=notes,
         )
 
     def coverage_values(self, words: Tensor, projected: Tensor, tower: Tensor) -> Tensor:

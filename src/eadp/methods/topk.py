@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, cast
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, VisualTokens, rank_descending
+from eadp.methods._blank import even_tokens
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.eadp import EADP, Temperature
@@ -19,7 +20,8 @@ from eadp.methods.settings import Range
 class TopK(BeforeMethod):
     """Keep the T tokens that EADP finds most relevant, however similar they are: its first stage without its second.
 
-    Scores are EADP's smoothed map; sharpening it would not change the order. Crops or frames share one budget.
+    Scores are EADP's smoothed map; sharpening it would not change the order. Crops or frames share one budget. If the
+    text does not tell the tokens apart, those on an even grid stay, and the notes of the selection say so.
 
     Paper: none, a control. The defaults are EADP's.
 
@@ -52,7 +54,9 @@ class TopK(BeforeMethod):
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         relevance = self._eadp.relevance(tokens, text)
         scores = cast(Tensor, relevance.smoothed)
-        order = rank_descending(scores)[: self.count_to_keep(len(tokens))]
+        budget = self.count_to_keep(len(tokens))
+        is_constant = relevance.is_constant is not None and bool(relevance.is_constant)
+        order = even_tokens(tokens, budget) if is_constant else rank_descending(scores)[:budget]
         indices = order.sort().values
         return Selection(
             indices,

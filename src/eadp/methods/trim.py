@@ -9,8 +9,9 @@ import torch
 
 from eadp.core import Selection, TextGuide, TextLayout, VisualTokens, outliers, rank_descending
 from eadp.core.merging import add_position_after, identity_weights
+from eadp.methods._blank import even_tokens
 from eadp.methods._merging import choose_merge_space
-from eadp.methods._pooled_text import pooled_products
+from eadp.methods._pooled_text import pooled_similarity
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 
@@ -35,7 +36,8 @@ class TRIM(BeforeMethod):
     (−1 for CLIP).
 
     Departures: `exact=True`. Where the projector does not accept single rows of the tower, the mean is taken after it,
-    and the notes say so.
+    and the notes say so. If the question is empty or does not tell the tokens apart, none is an outlier, and `keep`
+    tokens stay on an even grid; the notes say so too.
 
     Attributes:
         exact: `keep` counts everything that the language model receives, the mean included, for comparisons at equal
@@ -69,11 +71,12 @@ class TRIM(BeforeMethod):
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         total = len(tokens)
-        scores = torch.softmax(pooled_products(self.name, tokens, text), dim=0)
-        count = self._count_patches(total, int(outliers(scores).sum()))
+        found = pooled_similarity(self.name, tokens, text, cosine=False)
+        scores = torch.softmax(found.values, dim=0)
+        count = self._count_patches(total, 0 if found.is_constant else int(outliers(scores).sum()))
         if count == total:
             return Selection(torch.arange(total), total, self.name, quotas=tokens.quotas(torch.arange(total)))
-        kept = tokens.in_sequence(rank_descending(scores)[:count])
+        kept = tokens.in_sequence(even_tokens(tokens, count) if found.is_constant else rank_descending(scores)[:count])
         indices = add_position_after(kept, total)
         others = torch.ones_like(scores)
         others[kept] = 0
@@ -87,7 +90,7 @@ class TRIM(BeforeMethod):
             merge=torch.cat([identity_weights(kept, total), (others / others.sum())[None]]),
             merge_space=space,
             rows=torch.cat([kept, kept.new_tensor([-1])]),
-            notes=notes,
+            notes=(*found.notes("those on an even grid stay" if count else "only their mean stays"), *notes),
         )
 
     def _count_patches(self, total: int, outlying: int) -> int:

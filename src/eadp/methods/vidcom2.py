@@ -51,12 +51,13 @@ class VidCom2(VideoMethod):
     2025. Claim of the authors: LLaVA-OneVision keeps 99.6 % of its accuracy with 25 % of its tokens.
 
     Release, the default: Each frame keeps at least one token. Quotas are rounded one by one, so the total can differ
-    from `keep`. Kept tokens keep their positions on Qwen and are renumbered on LLaVA. All newline tokens stay.
-    `form="vllm"` is vLLM's version: max(T, ⌊keep·T·n⌋) tokens stay. If the quotas come to more, the most typical
-    tokens of all are dropped; if they come to less, the least typical are added. A still image is a clip of one frame.
+    from `keep`. Kept tokens keep their positions on Qwen and are renumbered on LLaVA. All newline tokens stay; on
+    LLaVA-Video, those of a frame follow its kept tokens. `form="vllm"` is vLLM's version: max(T, ⌊keep·T·n⌋) tokens
+    stay. If the quotas come to more, the most typical tokens of all are dropped; if they come to less, the least
+    typical are added. A still image is a clip of one frame.
 
-    Departures: `exact=True` corrects the count in the same way to exactly `keep`. On LLaVA-Video each newline stays at
-    the end of its row, where the release puts those of a frame after its kept tokens.
+    Departures: `exact=True` corrects the count in the same way to exactly `keep`. With `attach(positions="keep")`, or
+    with a second method inside the language model, each newline of LLaVA-Video stays at the end of its row.
 
     Attributes:
         form: "released", or "vllm" for vLLM's count.
@@ -64,6 +65,7 @@ class VidCom2(VideoMethod):
 
     name: ClassVar[str] = "vidcom2"
     citation: ClassVar[str] = "VidCom2 (EMNLP 2025)"
+    newlines_after_frames: ClassVar[bool] = True
 
     form: Literal["released", "vllm"] = "released"
 

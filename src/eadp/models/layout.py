@@ -87,6 +87,17 @@ class ImageLayout:
         """The slots of the newlines, sorted."""
         return self.newlines[self.newlines >= 0].unique()
 
+    def with_newlines_after_frames(self, slots: Tensor) -> Tensor:
+        """Reorder slots such that the newlines of each frame follow its tokens.
+
+        Args:
+            slots: Slots of tokens and newlines, sorted.
+        """
+        first_of_frame = self.slots.view(len(self.grids), -1).amin(1)
+        frame = torch.searchsorted(first_of_frame, slots, right=True) - 1
+        is_newline = torch.isin(slots, self.newline_slots)
+        return slots[(2 * frame + is_newline).sort(stable=True).indices]
+
     @property
     def block_crops(self) -> list[int]:
         """The tower sequence that each block shows."""

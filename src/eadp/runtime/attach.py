@@ -24,6 +24,7 @@ from eadp.runtime.choose import BudgetOver
 from eadp.runtime.hooks import MARK, Hooks
 from eadp.runtime.settings import Question, Settings
 from eadp.runtime.static_cache import FittedStaticCache
+from eadp.runtime.vision import check_tower
 
 if TYPE_CHECKING:
     from eadp.models.guides.base import Guide
@@ -162,6 +163,8 @@ def _resolve_settings(model: nn.Module, adapter: FamilyAdapter, processor: Any, 
         positions = getattr(adapter.config, "eadp_positions", None)
     if before is not None and (more := sorted(before.needs - GATHERED)):
         raise ValueError(f"{before.name} needs {', '.join(more)}, which attach does not gather")
+    if before is not None:
+        check_tower(adapter, before)
     text = None if before is None else _resolve_guide(model, processor, guide, before)
     return Settings(before, inside, text, question, positions, budget_over, newlines, arguments)
 

@@ -28,7 +28,7 @@ from eadp.runtime.hooks import Forward, Hooks
 from eadp.runtime.inside import InsideLanguageModel, begin_prefill
 from eadp.runtime.kept_columns import Choice
 from eadp.runtime.masks import continuation_mask, prefill_mask, valid_past_columns
-from eadp.runtime.merge import apply_merges, shorten_deepstack
+from eadp.runtime.merge import apply_merges, apply_moves, shorten_deepstack
 from eadp.runtime.positions import count_columns, logical_positions, move_back, renumber_positions
 from eadp.runtime.prefill_inputs import PrefillInputs
 from eadp.runtime.prompt_reader import PromptReader
@@ -156,7 +156,7 @@ class Pruning:
         model_call = kwargs.pop(MODEL_CALL, None) or ModelCall()
         if not self.is_active:
             return forward(*args, **kwargs)
-        check_call(self.adapter.geometry, args, kwargs)
+        check_call(base, self.adapter.geometry, args, kwargs)
         if has_images(kwargs):
             return self._prefill(model_call, base, forward, args, kwargs)
         pruned = pruned_cache_of(kwargs.get("past_key_values"))
@@ -314,11 +314,13 @@ class Pruning:
             count = torch.cat([count[None], self._rotary_ids(positions)])
 
         merges = [merge.with_columns(kept_positions) for merge in choice.merges]
+        # A method inside the language model looks for newlines at the ends of rows.
+        moves = choice.moves if kept_positions == "renumber" and call.settings.inside is None else []
         all_valid = plan.valid_with_past(valid_past_columns(mask, past, start, rows, device), start)
         window = getattr(text.config, "sliding_window", None)
         shortened = {
             **kwargs,
-            "inputs_embeds": plan.take_rows(apply_merges(embeddings, merges)),
+            "inputs_embeds": plan.take_rows(apply_moves(apply_merges(embeddings, merges), moves)),
             "position_ids": count,
             "attention_mask": prefill_mask(mask, all_valid, plan, kwargs.get("past_key_values"), window),
         }

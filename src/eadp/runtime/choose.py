@@ -150,7 +150,13 @@ class Chooser:
             (rows, length),
             context.valid,
             self.newlines,
+            self.moves_newlines,
         )
+
+    def moves_newlines(self, layout: ImageLayout) -> bool:
+        """Whether the newlines of a clip's frames follow the frames' kept tokens."""
+        is_all = self.newlines == "all" and bool(len(layout.newline_slots))
+        return self.method.newlines_after_frames and layout.is_clip and is_all
 
     def encode_question(self, question: str, device: torch.device) -> TextGuide:
         """Encode a question as the method's release gives it to the text encoder, for tokens on this device.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
@@ -14,7 +14,7 @@ from eadp.core.deferred import Deferred
 from eadp.methods.base import Newlines
 from eadp.models.layout import ImageLayout
 from eadp.runtime.compact import Compaction
-from eadp.runtime.merge import Merge
+from eadp.runtime.merge import Merge, Move
 from eadp.runtime.selections import split_selection
 from eadp.runtime.vision_capture import PlacedImage
 
@@ -87,12 +87,14 @@ class Choice:
         merges: The merged rows.
         selections: One per image.
         valid: B×L, on the CPU, false for padding; None where there is none.
+        moves: Newlines that follow the tokens of their frame, where all tokens are renumbered.
     """
 
     kept: KeptColumns
     merges: list[Merge]
     selections: list[Selection]
     valid: Tensor | None
+    moves: list[Move] = field(default_factory=list)
 
     @property
     def changes_nothing(self) -> bool:
@@ -111,7 +113,8 @@ class Choice:
             return self
         merges = [replace(merge, row=merge.row * times + beam) for merge in self.merges for beam in range(times)]
         valid = None if self.valid is None else self.valid.repeat_interleave(times, dim=0)
-        return replace(self, kept=self.kept.repeated(times), merges=merges, valid=valid)
+        moves = [replace(move, row=move.row * times + beam) for move in self.moves for beam in range(times)]
+        return replace(self, kept=self.kept.repeated(times), merges=merges, valid=valid, moves=moves)
 
 
 def choose_columns(
@@ -121,6 +124,7 @@ def choose_columns(
     shape: tuple[int, int],
     valid: Tensor | None,
     newlines: Newlines,
+    moves_newlines: Callable[[ImageLayout], bool] = lambda layout: False,
 ) -> Choice:
     """Turn selections into columns.
 
@@ -131,27 +135,34 @@ def choose_columns(
         shape: B and L.
         valid: B×L, on the CPU, false for padding; None where there is none.
         newlines: Which newline tokens stay.
+        moves_newlines: Whether the newlines of an image follow the kept tokens of their frame.
     """
     pairs = list(zip(groups, chosen, strict=True))
     parts = [split_selection(selection, [placed.image for placed in group]) for group, selection in pairs]
     known = torch.ones(shape, dtype=torch.bool) if valid is None else valid.clone()
     total = int(known.sum())
     if all(selection.indices.device.type == "cpu" for selection in chosen) or any(
-        _depends_on_newlines(group, selection, newlines) for group, selection in pairs
+        _depends_on_newlines(group, selection, newlines) or any(moves_newlines(placed.layout) for placed in group)
+        for group, selection in pairs
     ):
         chosen = _read_indices(chosen)
         parts = [
             split_selection(selection, [placed.image for placed in group])
             for group, selection in zip(groups, chosen, strict=True)
         ]
-        selections = []
-        for placed, part in (
-            (p, part) for group, split in zip(groups, parts, strict=True) for p, part in zip(group, split, strict=True)
+        selections, moves = [], []
+        for placed, part in zip(
+            [placed for group in groups for placed in group], [part for split in parts for part in split], strict=True
         ):
-            slots = kept_slots(placed.layout, part.indices, _newlines_of(part, newlines), part.newlines)
+            of_part = _newlines_of(part, newlines)
+            slots = kept_slots(placed.layout, part.indices, of_part, part.newlines)
             known[placed.row, placed.columns] = slots
+            is_whole = len(part) == part.total and part.merge is None
+            if not is_whole and moves_newlines(placed.layout):
+                moved = placed.layout.with_newlines_after_frames(slots.nonzero().flatten())
+                moves.append(Move(placed.row, placed.columns[moved]))
             selections.append(part.changed(newlines=int(slots[placed.layout.newline_slots].sum())))
-        return Choice(KeptColumns.of_known(known, total), merges, selections, valid)
+        return Choice(KeptColumns.of_known(known, total), merges, selections, valid, moves)
     selections = []
     for (group, selection), split in zip(pairs, parts, strict=True):
         stay_newlines = _newlines_of(selection, newlines) == "all"

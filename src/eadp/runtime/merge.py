@@ -109,6 +109,30 @@ class Merge:
         return merged
 
 
+@dataclass(frozen=True)
+class Move:
+    """Rows of one row of the batch that change places with each other.
+
+    Attributes:
+        row: The row of the batch.
+        columns: The columns of the rows, in their new order.
+    """
+
+    row: int
+    columns: Tensor
+
+
+def apply_moves(hidden: Tensor, moves: list[Move]) -> Tensor:
+    """Give the rows their new order within their columns: B×L×d → B×L×d."""
+    if not moves:
+        return hidden
+    moved = hidden.clone()
+    for move in moves:
+        columns = move.columns.to(hidden.device)
+        moved[move.row, columns.sort().values] = hidden[move.row, columns]
+    return moved
+
+
 def apply_merges(hidden: Tensor, merges: list[Merge]) -> Tensor:
     """Replace the rows of the kept columns by merged rows: B×L×d → B×L×d."""
     if not merges:

@@ -89,6 +89,19 @@ class TowerRecording:
         return join_calls(done or [self._compute(layer, each) for each in inputs])
 
 
+def check_tower(adapter: FamilyAdapter, method: BeforeMethod) -> None:
+    """Check that the vision tower has what a method needs of it.
+
+    Raises:
+        ValueError: If the method needs attention, and the tower has none.
+    """
+    if "vision_attention" in method.needs and not adapter.tower_attention():
+        raise ValueError(
+            f"{method.name} needs the attention of the vision tower, but {type(adapter.tower).__name__} has none; "
+            "choose a method that does not, such as eadp, cdpruner or divprune"
+        )
+
+
 def recorded_layers(adapter: FamilyAdapter, method: BeforeMethod) -> Sequence[int]:
     """The layers of the tower whose attention a method asks for, counted from 0."""
     if "vision_attention" not in method.needs:

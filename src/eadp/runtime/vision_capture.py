@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache
 
 from eadp.compat import ENCODER_OUTPUTS
@@ -27,6 +27,7 @@ from eadp.runtime.vision import encoded_images, needs_pixels, needs_received, re
 from eadp.runtime.vision_recorder import VISION_CALL, check_recorded
 
 PIXELS = ("pixel_values", "pixel_values_videos")
+IMAGE_SIZES = ("image_grid_thw", "video_grid_thw", "image_sizes")
 
 SIZES = ("image_sizes", "image_grid_thw", "video_grid_thw", "batch_num_images")
 """The arguments of a forward that give the sizes of images and clips."""
@@ -99,11 +100,18 @@ def _given_outputs(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {modality: output for modality, output in outputs.items() if output is not None}
 
 
-def check_call(geometry: FamilyGeometry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_call(base: nn.Module, geometry: FamilyGeometry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Check that a forward of the base model can be pruned.
 
+    Args:
+        base: The base model, with the input embeddings.
+        geometry: The geometry of its family.
+        args: The arguments of the forward.
+        kwargs: Its keyword arguments.
+
     Raises:
-        ValueError: If it is packed, or if it has placeholders without their images.
+        ValueError: If it is packed, if it has placeholders without their images, or if image features are already
+            merged into its embeddings.
     """
     if kwargs.get("cu_seq_lens_q") is not None or not isinstance(kwargs.get("past_key_values"), Cache | None):
         raise ValueError(
@@ -113,20 +121,47 @@ def check_call(geometry: FamilyGeometry, args: tuple[Any, ...], kwargs: dict[str
     if has_images(kwargs):
         return
     if ids is None and embeddings is not None and embeddings.shape[1] > 1:
-        warnings.warn(
-            "this prompt is given as inputs_embeds without pixel_values, so if it has images, none of their tokens are "
-            "pruned; pass input_ids and pixel_values instead",
-            stacklevel=2,
-        )
-    if ids is None or ids.shape[1] == 1:
-        return
+        _check_embeddings(kwargs)
     for modality in geometry.modalities:
-        if bool((ids == geometry.placeholder_id(modality)).any()):
+        if _has_placeholders(base, geometry.placeholder_id(modality), ids, embeddings):
             raise ValueError(
                 f"the prompt has {modality} placeholders, but this call has no {modality} features: pass the "
                 f"{modality}s; chunked prefill (prefill_chunk_size) loses them, and the draft model of assisted "
                 "decoding does not get any, so do not attach that one"
             )
+
+
+def _has_placeholders(base: Any, placeholder: int, ids: Tensor | None, embeddings: Tensor | None) -> bool:
+    """Whether a prompt, given as ids or as embeddings, has a placeholder; a single decode step has none."""
+    if ids is not None:
+        return ids.shape[1] > 1 and bool((ids == placeholder).any())
+    if embeddings is None or embeddings.shape[1] == 1:
+        return False
+    row = base.get_input_embeddings()(torch.tensor([placeholder], device=embeddings.device))
+    return bool((embeddings == row.to(embeddings)).all(dim=-1).any())
+
+
+def _check_embeddings(kwargs: dict[str, Any]) -> None:
+    """Check a prompt that is given as embeddings without pixels.
+
+    Image features that are merged into them look like any other row, and text alone is allowed. Other arguments may
+    tell which it is.
+    """
+    given = [name for name in IMAGE_SIZES if kwargs.get(name) is not None]
+    kinds = kwargs.get("mm_token_type_ids")
+    if kinds is not None and bool(kinds.any()):
+        given.append("mm_token_type_ids")
+    if given:
+        raise ValueError(
+            f"this prompt is given as inputs_embeds with {' and '.join(given)} but without pixel_values: the features "
+            "of its images are already merged into the embeddings, where they cannot be pruned; pass input_ids and "
+            "pixel_values, or detach"
+        )
+    warnings.warn(
+        "this prompt is given as inputs_embeds without pixel_values, so if it has images, none of their tokens are "
+        "pruned; pass input_ids and pixel_values instead",
+        stacklevel=3,
+    )
 
 
 def _ids(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

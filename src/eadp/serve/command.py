@@ -20,6 +20,8 @@ from eadp.utils.die_with_parent import die_with_parent
 # `vllm serve` runs the same program, but does not start in the CPU builds of vLLM.
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
 METRICS_FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+RAY_VARIABLES = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
+"""Which variables vLLM hands on to the workers that Ray starts, besides its own: names with commas between them."""
 
 
 CPU_CACHE_BYTES = {POCKET: 1 << 30}
@@ -124,7 +126,9 @@ def run_server(arguments: Sequence[str]) -> int:
     asked_to_stop = False
     with tempfile.TemporaryDirectory() as folder:
         line = [*die_with_parent(signal.SIGTERM), sys.executable, *arguments]
-        server = subprocess.Popen(line, env={METRICS_FOLDER_VARIABLE: folder, **os.environ})
+        handed_on = ",".join(filter(None, [os.environ.get(RAY_VARIABLES), METRICS_FOLDER_VARIABLE]))
+        environment = {METRICS_FOLDER_VARIABLE: folder, **os.environ, RAY_VARIABLES: handed_on}
+        server = subprocess.Popen(line, env=environment)
 
         def stop(*_: object) -> None:
             nonlocal asked_to_stop

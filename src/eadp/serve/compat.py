@@ -21,16 +21,20 @@ _NAMES = {
     "MODELS_CONFIG_MAP": f"{_MODELS}.config",
     "VerifyAndUpdateConfig": f"{_MODELS}.config",
     # Processors. The plugin overrides apply, get_dummy_inputs, _apply_hf_processor_main, _get_mm_fields_config and
-    # _get_mm_prompt_updates; in the processing info get_num_video_tokens, get_supported_mm_limits and
-    # get_mm_max_tokens_per_item.
+    # _get_mm_prompt_updates; in the processing info get_num_video_tokens and get_mm_max_tokens_per_item.
     "EmbeddingItems": "vllm.multimodal.parse",
     "MultiModalFieldConfig": "vllm.multimodal.inputs",
     "MultiModalHasher": "vllm.multimodal.hasher",
     "cached_tokenizer_from_config": "vllm.tokenizers",
-    # Workers. The plugin overrides CPUWorker.load_model and sets is_multimodal_pruning_enabled of its model runner.
+    # Workers. The plugin overrides CPUWorker.load_model and determine_available_memory, and sets
+    # is_multimodal_pruning_enabled of its model runner.
     "CPUWorker": "vllm.v1.worker.cpu_worker",
+    "ImageDummyOptions": "vllm.config.multimodal",
+    "TimingContext": "vllm.multimodal.processing.context",
     "current_platform": "vllm.platforms",
+    "get_pp_group": "vllm.distributed",
     "get_tensor_model_parallel_rank": "vllm.distributed",
+    "group_and_batch_mm_kwargs": "vllm.multimodal.utils",
     "init_logger": "vllm.logger",
     "tensor_model_parallel_all_gather": "vllm.distributed",
     # Models. The plugin overrides embed_multimodal and load_weights, and on Qwen get_mrope_input_positions and

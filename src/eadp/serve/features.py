@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from eadp.models.vision_call import EncodedImage
+from eadp.serve.mrope import SpanLayout
 
 FeatureKey = tuple[bytes, tuple[int, ...], tuple[str, ...]]
 """The image or clip, the recorded layers of the vision tower, and what else methods need of it (`SERVED_OUTPUTS`)."""
@@ -22,11 +24,13 @@ class EncodedFeatures:
         rows: length×(d + extra), one row per placeholder: d channels for the input of the language model, then the
             DeepStack channels, if any.
         width: d.
+        span: The rows of the prompt, on models with M-RoPE.
     """
 
     image: EncodedImage
     rows: Tensor
     width: int
+    span: SpanLayout | None = None
 
     @property
     def features(self) -> Tensor:
@@ -87,6 +91,16 @@ class FeatureCache:
         self.limit = limit
         self.bytes = 0
         self._features: OrderedDict[FeatureKey, EncodedFeatures] = OrderedDict()
+        self._reserved: Tensor | None = None
+
+    def reserve(self, device: torch.device) -> None:
+        """Take the memory of a full cache, so that vLLM's profiling counts it. The first image or clip releases it."""
+        self._reserved = torch.zeros(self.limit, dtype=torch.uint8, device=device)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The memory that `reserve` holds, in bytes."""
+        return 0 if self._reserved is None else self._reserved.numel()
 
     def __len__(self) -> int:
         return len(self._features)
@@ -100,6 +114,7 @@ class FeatureCache:
 
     def put(self, key: FeatureKey, features: EncodedFeatures) -> None:
         """Store a copy of the features and drop the least recently used ones. Features above the limit are ignored."""
+        self._reserved = None
         if key in self._features or features.num_bytes > self.limit:
             return
         self._features[key] = features.clone()

@@ -6,6 +6,7 @@ The workers are separate processes. vLLM's endpoint shows their metrics only if 
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -32,12 +33,16 @@ class Metrics:
             engine: The number of the engine among those of the server.
         """
         self.active = get_tensor_model_parallel_rank() == 0
+        if folder := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+            # On another node than the server's, it does not exist yet.
+            os.makedirs(folder, exist_ok=True)
         self._labels = {"model_name": model_name, "engine": str(engine)}
         self._images = self._counter("eadp:images", "Images and clips that reached the vision side.")
         self._cached = self._counter("eadp:images_cached", "Images and clips whose features were in the cache.")
         self._tokens = self._counter("eadp:visual_tokens", "Tokens of the pruned images and clips before pruning.")
         self._kept = self._counter("eadp:visual_tokens_kept", "Tokens of the pruned images and clips after pruning.")
         self._failed = self._counter("eadp:selection_failures", "Images and clips on which the method failed.")
+        self._warmups = self._counter("eadp:warmups", "Selections that were made before the server took requests.")
         self._time = self._collector(
             Histogram,
             "eadp:pruning_milliseconds",
@@ -66,6 +71,11 @@ class Metrics:
         """Count an image or clip on which the method failed."""
         if self.active:
             self._failed.inc()
+
+    def record_warmup(self) -> None:
+        """Count a selection that was made before the server takes requests."""
+        if self.active:
+            self._warmups.inc()
 
     def log_summary(self) -> None:
         """Log the sums since the last summary, at most every `LOG_INTERVAL` seconds."""

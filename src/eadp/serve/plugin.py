@@ -30,6 +30,11 @@ def register() -> None:
         ModelRegistry.register_model(architecture, f"eadp.serve.{module}:{architecture}")
     if tested:
         from eadp.serve.compat import MODELS_CONFIG_MAP
-        from eadp.serve.mrope_config import MRopeConfig
+        from eadp.serve.engine_config import MRopeConfig, PruningConfig
 
-        MODELS_CONFIG_MAP.update({ARCHITECTURES[family]: MRopeConfig for family in MROPE_FAMILIES})
+        MODELS_CONFIG_MAP.update(
+            {
+                architecture: MRopeConfig if family in MROPE_FAMILIES else PruningConfig
+                for family, architecture in ARCHITECTURES.items()
+            }
+        )

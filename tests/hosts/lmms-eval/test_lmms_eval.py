@@ -166,7 +166,7 @@ def test_killed_runs_end_with_the_same_results(harness: Harness, runs: dict[str,
     for _ in range(2):
         before = len(kept)
         kept = kill_after(
-            before + chance.randrange(1, TOTAL // 2), journal, harness.build_command([arguments]), **harness.place
+            before + chance.randrange(1, TOTAL // 2), journal, harness.command([arguments]), **harness.place
         )
         assert before < len(kept) < 2 * TOTAL
     assert not list((harness.folder / "killed").rglob("*_results.json"))

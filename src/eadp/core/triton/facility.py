@@ -14,7 +14,8 @@ from torch import Tensor
 from eadp.core import ties
 from eadp.core.backends import has_fast_float64
 from eadp.core.solution import BlockSolution
-from eadp.core.triton.facility_kernels import begin, first_gains, greedy, pick_next
+from eadp.core.triton.facility_kernels import greedy, pick_next
+from eadp.core.triton.facility_start import begin, first_gains
 from eadp.core.triton.launch import launch
 
 CHUNK = 1024

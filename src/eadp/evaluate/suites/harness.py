@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,9 +16,13 @@ from eadp.evaluate.scores import read_logged_samples
 from eadp.evaluate.suites.suite import Benchmark, HarnessName
 from eadp.method_spec import ALL_TOKENS, MethodSpec
 from eadp.methods import NoPruning
+from eadp.utils.die_with_parent import ANY_PARENT, die_with_parent
 
 Figures = dict[str, dict[str, float]]
 """By task, the figures that the harness reports by their names."""
+
+ResultFiles = dict[Path, int]
+"""The files of results that a harness wrote, with the times of their last change."""
 
 MODULES: dict[HarnessName, str] = {"lmms-eval": "lmms_eval", "vlmeval": "vlmeval"}
 JUDGE_KEYS = ("OPENAI_API_KEY", "AZURE_API_KEY")
@@ -38,6 +43,7 @@ class Cell:
         batch: The number of prompts per batch.
         ranks: The number of processes that share a task.
         include: A folder of further lmms-eval tasks.
+        judge: Whether an online judge reads answers that rules cannot parse.
     """
 
     benchmark: Benchmark
@@ -49,6 +55,7 @@ class Cell:
     batch: int = 1
     ranks: int = 1
     include: Path | None = None
+    judge: bool = False
 
     @property
     def key(self) -> str:
@@ -98,9 +105,14 @@ def _lmms_eval_command(cell: Cell, python: str) -> list[str]:
         options["--limit"] = str(cell.samples)
     if cell.include is not None:
         options["--include_path"] = str(cell.include)
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={cell.ranks}"] if cell.ranks > 1 else []
+    launch = []
+    if cell.ranks > 1:
+        # At other verbosities a rank that fails ends with 0, and the other ranks wait for it.
+        options["--verbosity"] = "DEBUG"
+        launch = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={cell.ranks}"]
+        launch += ["--no-python", *die_with_parent(signal.SIGKILL, ANY_PARENT)]
     words = [word for pair in options.items() for word in pair]
-    return [python, *launch, "-m", "lmms_eval", "--log_samples", *words]
+    return [*launch, python, "-m", "lmms_eval", "--log_samples", *words]
 
 
 def _vlmeval_command(cell: Cell, python: str) -> list[str]:
@@ -119,7 +131,7 @@ def _vlmeval_command(cell: Cell, python: str) -> list[str]:
     pairs = [*options.items(), *(("--set", f"{name}={_format_value(value)}") for name, value in settings.items())]
     if cell.samples is not None:
         pairs.append(("--limit", str(cell.samples)))
-    if not has_judge():
+    if not cell.judge:
         pairs.append(("--judge", "exact_matching"))
     return [python, "-m", "eadp", "vlmeval", *(word for pair in pairs for word in pair)]
 
@@ -127,6 +139,12 @@ def _vlmeval_command(cell: Cell, python: str) -> list[str]:
 def has_judge() -> bool:
     """Return whether the environment has a key for an online judge."""
     return any(os.environ.get(name) for name in JUDGE_KEYS)
+
+
+def list_results(cell: Cell) -> ResultFiles:
+    """List the files of results that the harness wrote for a cell, with the times of their last change."""
+    name = {"lmms-eval": "*_results.json", "vlmeval": "status.json"}[cell.benchmark.harness]
+    return {path: path.stat().st_mtime_ns for path in cell.output.rglob(name)}
 
 
 def read_figures(cell: Cell) -> Figures:
@@ -139,15 +157,20 @@ def read_figures(cell: Cell) -> Figures:
 
 
 def _read_lmms_eval_figures(cell: Cell) -> Figures:
-    written = sorted(cell.output.rglob("*_results.json"), key=lambda path: path.stat().st_mtime_ns)
-    if not written:
-        raise ValueError(f"lmms-eval wrote no results to {cell.output}")
-    results = json.loads(written[-1].read_text("utf-8"))["results"]
+    results = _read_lmms_eval_results(cell)["results"]
     return {task: _select_numbers(results.get(task, {})) for task in cell.benchmark.tasks}
 
 
+def _read_lmms_eval_results(cell: Cell) -> dict[str, Any]:
+    """Read the latest file of results."""
+    written = list_results(cell)
+    if not written:
+        raise ValueError(f"lmms-eval wrote no results to {cell.output}")
+    return json.loads(max(written, key=lambda path: written[path]).read_text("utf-8"))
+
+
 def _read_vlmeval_figures(cell: Cell) -> Figures:
-    written = list(cell.output.rglob("status.json"))
+    written = list(list_results(cell))
     if len(written) != 1:
         raise ValueError(f"VLMEvalKit wrote {len(written)} files named status.json to {cell.output} instead of one")
     data_sets, figures = json.loads(written[0].read_text("utf-8"))["datasets"], {}
@@ -157,6 +180,14 @@ def _read_vlmeval_figures(cell: Cell) -> Figures:
             raise ValueError(f"VLMEvalKit did not score {task}: {problem}")
         figures[task] = _select_numbers(status.get("metrics", {}))
     return figures
+
+
+def read_scored_counts(cell: Cell) -> dict[str, int]:
+    """Read how many samples of each task the harness scored. Only lmms-eval writes it; otherwise {}."""
+    if cell.benchmark.harness != "lmms-eval":
+        return {}
+    counts = _read_lmms_eval_results(cell).get("n-samples", {})
+    return {task: counts[task]["effective"] for task in cell.benchmark.tasks if task in counts}
 
 
 def read_scores(cell: Cell) -> dict[str, float]:

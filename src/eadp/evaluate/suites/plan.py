@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from eadp import paper
 from eadp.evaluate.journal import Record
-from eadp.evaluate.suites.harness import Cell
-from eadp.evaluate.suites.suite import Benchmark, Suite
+from eadp.evaluate.suites.harness import Cell, has_judge
+from eadp.evaluate.suites.suite import Benchmark, HarnessName, Suite
 from eadp.method_spec import ALL_TOKENS, Budget, MethodSpec, build_specs
 
 
@@ -30,6 +30,8 @@ class SuitePlan:
         samples: The number of samples per task; None for all.
         batch: The number of prompts per batch.
         ranks: The number of processes that share a task.
+        judge: Whether an online judge reads answers that rules cannot parse; by default, if its key is set.
+        node_pythons: By the name or address of a node of a cluster, its own interpreter instead of `python`.
     """
 
     suite: Suite
@@ -42,6 +44,8 @@ class SuitePlan:
     samples: int | None = None
     batch: int = 1
     ranks: int = 1
+    judge: bool = field(default_factory=has_judge)
+    node_pythons: Mapping[str, str] = field(default_factory=dict)
 
     def cells(self) -> list[Cell]:
         """Return one cell per benchmark and setting, ordered by benchmark so that each data set is read in a row."""
@@ -56,6 +60,7 @@ class SuitePlan:
                 self.batch,
                 self.ranks,
                 self.suite.include,
+                self.judge,
             )
             for benchmark in self.benchmarks
             for spec in self.specs
@@ -69,6 +74,11 @@ class SuitePlan:
             "samples": self.samples,
             "arguments": self.model_arguments,
         }
+
+    @property
+    def harnesses(self) -> set[HarnessName]:
+        """The harnesses that the benchmarks need."""
+        return {benchmark.harness for benchmark in self.benchmarks}
 
     @property
     def model_arguments(self) -> dict[str, Any]:

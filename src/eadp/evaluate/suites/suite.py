@@ -34,6 +34,7 @@ class Benchmark:
             method's preset of that name.
         only_named: Whether the benchmark is run only if it is named, because it is a variant of another one.
         split: The split, for the listing.
+        size: The number of samples of all tasks, for estimates of the time; 0 if it is not known.
         measure: The measure, for the listing.
         needs: "judge": an online model reads every answer. "judge for some": it reads the answers that rules cannot
             parse. "server": the answers must be submitted to a server, so the run has no value.
@@ -50,6 +51,7 @@ class Benchmark:
     only_named: bool = False
     split: str = ""
     measure: str = ""
+    size: int = 0
     needs: Needs = ""
     remark: str = ""
 
@@ -150,7 +152,7 @@ def load_suite(name: str) -> Suite:
 def _build_suite(content: dict[str, Any], name: str, folder: Path | None = None) -> Suite:
     benchmarks = tuple(_build_benchmark(each) for each in content.pop("benchmarks"))
     include = content.pop("include", None)
-    include_folder = folder / include if folder is not None and include is not None else None
+    include_folder = (folder / include).absolute() if folder is not None and include is not None else None
     return Suite(**{"name": name, **content}, benchmarks=benchmarks, include=include_folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +17,8 @@ from eadp.core import TextGuide, TextLayout
 Space = Literal["tower", "language"]
 
 REMEMBERED_QUESTIONS = 32
+REMEMBERED_BYTES = 32 << 20
+"""The largest size of a guide's cache of questions. A longer question is encoded each time."""
 
 _LOCK = Lock()
 """Held while a guide moves to its model's device, or changes its cache: threads share guides."""
@@ -63,9 +66,14 @@ class Guide(ABC):
             guide = self._encode(question, layout)
         with _LOCK:
             self._encoded[key] = guide
-            if len(self._encoded) > REMEMBERED_QUESTIONS:
+            while len(self._encoded) > REMEMBERED_QUESTIONS or self.remembered_bytes > REMEMBERED_BYTES:
                 self._encoded.popitem(last=False)
         return guide
+
+    @property
+    def remembered_bytes(self) -> int:
+        """The memory of the cached questions, in bytes."""
+        return sum(map(_count_bytes, self._encoded.values()))
 
     def forget(self) -> None:
         """Empty the cache of questions, so that a measurement encodes each of them again."""
@@ -82,6 +90,17 @@ class Guide(ABC):
     @abstractmethod
     def _follow_model(self) -> Tensor:
         """Move to the device and dtype of the model. Returns a weight that tells when cached encodings are outdated."""
+
+
+def _count_bytes(guide: TextGuide) -> int:
+    parts = [*_as_list(guide.tokens), *_as_list(guide.pooled)]
+    return sum(each.numel() * each.element_size() for each in parts)
+
+
+def _as_list(values: Tensor | Sequence[Tensor] | None) -> Sequence[Tensor]:
+    if values is None:
+        return []
+    return [values] if isinstance(values, Tensor) else values
 
 
 def tokenizer_of(processor: Any) -> Any:

@@ -1,8 +1,8 @@
-"""The architecture of the models for the world of things: a CLIP vision tower and the text encoder of its CLIP."""
+"""The architecture of the models for the world of things: a CLIP vision tower, its text encoder, a small Llama."""
 
 from __future__ import annotations
 
-from transformers import CLIPTextConfig, CLIPVisionConfig, CLIPVisionModel
+from transformers import CLIPTextConfig, CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM
 
 from eadp.pocket.model import SPECIAL_IDS, ClipText, make_last_layer_identity
 from eadp.pocket.things.render import PATCH
@@ -19,23 +19,44 @@ TEXT_LAYERS = 2
 LONGEST_TEXT = 77
 """Tokens that the text encoder reads, as CLIP's."""
 
+LANGUAGE_LAYERS = 8
+"""Layers of the pocket model's own language model."""
+
+
+def tower_config() -> CLIPVisionConfig:
+    """Return the configuration of the vision tower."""
+    return CLIPVisionConfig(
+        hidden_size=WIDTH,
+        intermediate_size=4 * WIDTH,
+        num_hidden_layers=TOWER_LAYERS,
+        num_attention_heads=HEADS,
+        hidden_act="gelu",
+        image_size=SIDE,
+        patch_size=PATCH,
+        projection_dim=WIDTH,
+    )
+
 
 def build_tower() -> CLIPVisionModel:
     """Build an untrained vision tower."""
-    tower = CLIPVisionModel(
-        CLIPVisionConfig(
-            hidden_size=WIDTH,
-            intermediate_size=4 * WIDTH,
-            num_hidden_layers=TOWER_LAYERS,
-            num_attention_heads=HEADS,
-            hidden_act="gelu",
-            image_size=SIDE,
-            patch_size=PATCH,
-            projection_dim=WIDTH,
-        )
-    )
+    tower = CLIPVisionModel(tower_config())
     make_last_layer_identity(tower)
     return tower
+
+
+def build_language_model(vocabulary: int) -> LlamaForCausalLM:
+    """Build the pocket model's own language model, untrained, for a vocabulary of this size."""
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=WIDTH,
+        intermediate_size=5 * WIDTH // 2,
+        num_hidden_layers=LANGUAGE_LAYERS,
+        num_attention_heads=HEADS,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        **SPECIAL_IDS,
+    )
+    return LlamaForCausalLM(config)
 
 
 def build_clip_text(vocabulary: int) -> ClipText:

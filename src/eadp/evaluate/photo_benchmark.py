@@ -1,0 +1,175 @@
+"""What the tower and the guide for photographs can do, measured on photographs that nobody trained on.
+
+It needs no language model: the tower names the main thing of a photograph, and the guide's maps are compared with the
+masks of things pasted on other photographs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from eadp.core import Relevance, VisualTokens
+from eadp.evaluate.photo_data import Photo, PhotoData, Scene
+from eadp.methods import EADP
+from eadp.models.efficientnet_lite import PIXEL_MEAN, PIXEL_STD, EfficientNetLiteModel
+from eadp.models.guides import ClassifierGuide
+from eadp.models.guides.class_words import class_words
+
+KEEP = 64
+"""Tokens of 576 that EADP keeps in the measurement of what it keeps."""
+
+NAMING_SIDES = (384, 768)
+"""Sides of the photographs to name: near the 224 pixels that the tower was trained at, and as in LLaVA."""
+
+MAPS: dict[str, Callable[[Relevance], Tensor | None]] = {
+    "guide": lambda relevance: relevance.similarity[relevance.similarity.std(1).argmax()],
+    "relevance": lambda relevance: relevance.score,
+    "smoothed": lambda relevance: relevance.smoothed,
+    "polarized": lambda relevance: relevance.polarized,
+}
+"""The maps that are measured: the guide's map of the word that points most, and the steps of EADP after it."""
+
+
+@dataclass(frozen=True)
+class NamedPhoto:
+    """What the tower called the main thing of a photograph.
+
+    Attributes:
+        source: The source of the photograph.
+        file: Its file.
+        side: The side in pixels to which it was scaled.
+        word: A word for the thing.
+        answer: The tower's name for it.
+        is_right: Whether the answer is a name, a synonym or a wider word for the thing.
+    """
+
+    source: str
+    file: str
+    side: int
+    word: str
+    answer: str
+    is_right: bool
+
+
+@dataclass(frozen=True)
+class MapResult:
+    """How well the maps of one question find the thing in one scene.
+
+    Attributes:
+        ground: The source of the ground.
+        file: The file of the stamp.
+        word: The word in the question.
+        is_general: Whether it is a word for many classes instead of the caption's own word.
+        auc: For each of `MAPS`, the chance that a cell inside the thing scores higher than one outside.
+        area: The share of the scene's cells that are inside the thing.
+        kept: The share of the tokens that EADP keeps that are inside the thing.
+    """
+
+    ground: str
+    file: str
+    word: str
+    is_general: bool
+    auc: dict[str, float]
+    area: float
+    kept: float
+
+
+def names_thing(answer: str, classes: Collection[int]) -> bool:
+    """Whether a text names a thing: by the name of one of its classes, a synonym, or a word above them.
+
+    Args:
+        answer: The text, such as "a tabby cat".
+        classes: The classes that are right.
+    """
+    return any(not word.classes.keys().isdisjoint(classes) for word in class_words().read(answer))
+
+
+def to_pixels(image: Image.Image, side: int) -> Tensor:
+    """Scale an image to a square and normalise it for the tower: 1×3×side×side."""
+    scaled = image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
+    values = torch.from_numpy(np.array(scaled)).permute(2, 0, 1)[None] / 255
+    return (values - PIXEL_MEAN) / PIXEL_STD
+
+
+@torch.inference_mode()
+def name_photos(tower: EfficientNetLiteModel, photos: Iterable[Photo], sides: Sequence[int]) -> list[NamedPhoto]:
+    """Let the tower name the main thing of photographs: the class with the largest mean logit over the cells.
+
+    Args:
+        tower: The tower.
+        photos: The photographs.
+        sides: The sides in pixels to which each photograph is scaled.
+    """
+    named = []
+    for photo in photos:
+        for side in sides:
+            cells = tower(to_pixels(photo.on_white(), side))
+            answer = class_words().names[int(tower.classifier(cells.pooler_output).argmax())]
+            is_right = names_thing(answer, photo.classes)
+            named.append(NamedPhoto(photo.source, photo.name, side, photo.word, answer, is_right))
+    return named
+
+
+@torch.inference_mode()
+def measure_maps(tower: EfficientNetLiteModel, scenes: Iterable[Scene], **settings: Any) -> list[MapResult]:
+    """Measure the maps of "Where is the …?" on scenes, with the caption's word and with a word for many classes.
+
+    Args:
+        tower: The tower.
+        scenes: The scenes. Those in which the thing fills no cell are skipped.
+        **settings: Settings of EADP.
+    """
+    guide, method = ClassifierGuide(tower.classifier), EADP(**{"keep": KEEP, **settings})
+    side = tower.config.image_size // tower.config.patch_size
+    results = []
+    for scene in scenes:
+        inside, outside = scene.cells((side, side))
+        if not inside.any() or not outside.any():
+            continue
+        output = tower(to_pixels(scene.image, tower.config.image_size), output_hidden_states=True)
+        aligned = guide.align(output.hidden_states[-1][0])
+        tokens = VisualTokens(output.last_hidden_state[0], aligned, [(side, side)])
+        for word in filter(None, (scene.thing.word, scene.thing.general_word)):
+            selection = method.select(tokens, guide.encode(f"Where is the {word}?"))
+            auc = {
+                name: rank_auc(found, inside, outside)
+                for name, read in MAPS.items()
+                if selection.relevance is not None and (found := read(selection.relevance)) is not None
+            }
+            results.append(
+                MapResult(
+                    scene.ground,
+                    scene.thing.name,
+                    word,
+                    word != scene.thing.word,
+                    auc,
+                    inside.float().mean().item(),
+                    inside[selection.indices].float().mean().item(),
+                )
+            )
+    return results
+
+
+def rank_auc(scores: Tensor, inside: Tensor, outside: Tensor) -> float:
+    """Compute the chance that a cell inside scores higher than one outside; equal scores count half.
+
+    Args:
+        scores: N.
+        inside: N booleans.
+        outside: N booleans.
+    """
+    ordered, asked = scores[outside].sort().values, scores[inside]
+    below, not_above = (torch.searchsorted(ordered, asked, right=right) for right in (False, True))
+    return ((below + not_above).double().mean() / (2 * len(ordered))).item()
+
+
+def run(tower: EfficientNetLiteModel, data: PhotoData) -> tuple[list[NamedPhoto], list[MapResult]]:
+    """Run both measurements on all photographs and all scenes."""
+    return name_photos(tower, data.photos(), NAMING_SIDES), measure_maps(tower, data.scenes())
