@@ -18,6 +18,15 @@ from eadp.methods._blank import ALIKE
 from eadp.methods._on_device import NOT_FINITE, count_within_images, spread_alike
 
 
+def require_text(tokens: VisualTokens, text: TextGuide | None) -> tuple[Tensor, TextGuide]:
+    """Return the tokens in the space of the text, and the text."""
+    if text is None:
+        raise ValueError("EADP needs the question: give a TextGuide, or use a method that needs no text")
+    if tokens.aligned is None:
+        raise ValueError("EADP needs `aligned`: the visual tokens in the space of the text")
+    return tokens.aligned, text
+
+
 @dataclass(frozen=True)
 class DeviceSelection:
     """What EADP selected from several images, on the device.

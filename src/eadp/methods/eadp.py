@@ -27,7 +27,6 @@ from eadp.core import (
     allocate,
     checks,
     dpp_by_quota,
-    even_cells,
     facility_location_by_coverage,
     facility_location_by_quota,
     facility_location_over_time,
@@ -47,8 +46,8 @@ from eadp.core.relevance import constant_note
 from eadp.core.scoring import NORMALISED_OVER
 from eadp.core.smoothing import check_smoothing, guess_grids
 from eadp.core.word_weights import WORD_COUNTS
-from eadp.methods._blank import ALIKE, even_tokens, one_represents_all
-from eadp.methods._eadp_on_device import DeviceSelection
+from eadp.methods._blank import ALIKE, even_tokens, one_represents_all, spread_equals
+from eadp.methods._eadp_on_device import DeviceSelection, require_text
 from eadp.methods._eadp_presets import PAPER, PUBLISHED
 from eadp.methods._on_device import concatenate, is_on_device
 from eadp.methods.base import Need, register_method
@@ -278,7 +277,9 @@ class EADP(BeforeMethod):
         notes = relevant.notes
         if relevant.is_constant is not None and bool(relevant.is_constant):
             if self.selection == "topk":
-                picks = OrderedPicks(self._spread_equals(tokens, relevant.score, picks.indices), picks.gains)
+                picks = OrderedPicks(
+                    spread_equals(tokens, relevant.score, picks.indices, self.scope == "pool"), picks.gains
+                )
             elif one_represents_all(picks.gains, len(blocks)):
                 picks, notes = OrderedPicks(even_tokens(tokens, len(picks.indices)), picks.gains), (*notes, ALIKE)
         indices = picks.indices.sort().values
@@ -321,7 +322,7 @@ class EADP(BeforeMethod):
 
     def _select_on_device(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
         """Select from all images at once, without waiting for the device."""
-        given = [_require(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
+        given = [require_text(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
         blocks = [tokens.blocks for tokens in batch] if self.scope == "block" else None
         scored = relevance_of_images(
             [aligned for aligned, _ in given], [text for _, text in given], blocks=blocks, scoring=self.scoring
@@ -348,7 +349,7 @@ class EADP(BeforeMethod):
             tokens: The visual tokens, with `aligned`.
             text: The question.
         """
-        aligned, text = _require(tokens, text)
+        aligned, text = require_text(tokens, text)
         blocks = tokens.blocks if self.scope == "block" else None
         relevant = relevance(aligned, text.tokens, text.pooled, blocks=blocks, sign=text.sign, scoring=self.scoring)
         smoothed, polarized = self._smooth([tokens], relevant.score)
@@ -377,33 +378,11 @@ class EADP(BeforeMethod):
             return [[grid] for grid in tokens.grids]
         return [guess_grids(rows * columns) for rows, columns in tokens.grids]
 
-    def _spread_equals(self, tokens: VisualTokens, score: Tensor, picked: Tensor) -> Tensor:
-        """Return as many tokens of each block as were picked there, on an even grid where all have the same score."""
-        if self.scope == "pool":
-            return even_tokens(tokens, len(picked))
-        spread = []
-        for block, grid in zip(tokens.blocks, tokens.grids, strict=True):
-            here = picked[(picked >= block.start) & (picked < block.stop)]
-            # A constant map is normalised to 1 everywhere; in any other, the lowest score is less.
-            if len(here) and bool((score[block] == 1).all()):
-                here = (even_cells(grid, len(here))[1] + block.start).to(here)
-            spread.append(here)
-        return torch.cat(spread)
-
     def _quotas(self, tokens: VisualTokens, weights: Tensor, budget: int) -> list[int]:
         if self.scope == "pool":
             return [budget]
         maps = [weights[block].view(grid) for block, grid in zip(tokens.blocks, tokens.grids, strict=True)]
         return allocate(maps, budget, self.allocation, self.rounding, tokens.layout)
-
-
-def _require(tokens: VisualTokens, text: TextGuide | None) -> tuple[Tensor, TextGuide]:
-    """Return the tokens in the space of the text, and the text."""
-    if text is None:
-        raise ValueError("EADP needs the question: give a TextGuide, or use a method that needs no text")
-    if tokens.aligned is None:
-        raise ValueError("EADP needs `aligned`: the visual tokens in the space of the text")
-    return tokens.aligned, text
 
 
 def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:

@@ -22,8 +22,8 @@ from eadp.models.adapter import FamilyAdapter
 from eadp.runtime.attachment import Attachment
 from eadp.runtime.cache_map import CacheMap, PrunedCache, cache_map_of, pruned_cache_of, set_cache_map
 from eadp.runtime.call import PrefillCall, PrefillResult, ShortenedCall, in_call, present_call
+from eadp.runtime.continuation import ContinuationPass
 from eadp.runtime.decoder import Decoder
-from eadp.runtime.forward_passes import ContinuationPass
 from eadp.runtime.hooks import Forward, Hooks
 from eadp.runtime.inside import InsideLanguageModel, begin_prefill
 from eadp.runtime.kept_columns import Choice
