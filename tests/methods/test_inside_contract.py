@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_told() -> None:
             eadp.attach(model, method=chain)
     with pytest.raises(TypeError, match="give keep to the methods of the list"):
         eadp.attach(model, method=[EverySecond(), PyramidDrop()], keep=3)
-    with pytest.raises(ValueError, match="fastv has no setting shares; it has budget, keep, layers"):
+    with pytest.raises(ValueError, match="fastv has no setting shares; it has budget, fold, keep, layers"):
         eadp.attach(model, method=FastV(keep=2), shares=(1,))
     with (
         eadp.attach(model, method="sparsevlm", keep=2, budget="layer_mean"),
