@@ -34,6 +34,17 @@ class BeforeMethod(Method):
             text: The question, for methods that need "text".
         """
 
+    def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
+        """Select the tokens of several images (or clips), each with its own question and budget.
+
+        By default one after another. Methods that override it work on all of them at once on a device.
+
+        Args:
+            batch: The visual tokens of each image.
+            texts: The question of each image, for methods that need "text".
+        """
+        return [self.select(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
+
     @property
     def text_layout(self) -> TextLayout:
         """How the question is given to a text encoder of fixed length."""
