@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from helpers.pretend_device import STOCK, module_on_device, on_device, pretend_d
 from helpers.table_of_prefills import read_table
 
 import eadp
+from eadp.core import Selection, TextGuide, VisualTokens
+from eadp.methods.inside import Cut, LayerView
 from eadp.runtime import compact
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -124,6 +127,30 @@ def _asked(method: str, model: Any) -> dict[str, Any]:
     if "guide" in asked:
         asked["guide"] = eadp.models.guides.EmbeddingGuide(model.get_input_embeddings(), tiny.tokenizer())
     return asked
+
+
+@dataclass(frozen=True)
+class FirstTokens(eadp.methods.DivPrune):
+    """A method that selects in its own way, derived from one that selects from all images at once on a device."""
+
+    def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        return Selection(torch.arange(self.count_to_keep(len(tokens))), len(tokens), self.name)
+
+
+@dataclass(frozen=True)
+class FirstInside(eadp.methods.FastV):
+    """The same between the layers of the language model."""
+
+    def choose(self, cut: Cut, view: LayerView) -> Selection:
+        return Selection(torch.arange(cut.keep), len(view.visual), self.name)
+
+
+@pytest.mark.parametrize("method", [FirstTokens(keep=5), FirstInside(keep=5)])
+def test_a_subclass_with_its_own_selection_is_asked_on_a_device_too(method: eadp.methods.Method) -> None:
+    model = module_on_device(tiny.model("llava"))
+    with eadp.attach(model, tiny.tokenizer(), method=method) as pruned, pretend_device():
+        model(**on_device(tiny_inputs("llava", "batch of 4")))
+        assert [read(each.indices).tolist() for each in pruned.last] == [[0, 1, 2, 3, 4]] * 4
 
 
 def test_figures_are_computed_when_they_are_asked_for() -> None:

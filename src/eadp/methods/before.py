@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from eadp.core import Grid, Selection, TextGuide, TextLayout, VisualTokens
 from eadp.methods.base import Method
@@ -25,6 +25,12 @@ class BeforeMethod(Method):
     uses_cls_attention: ClassVar[bool] = False
     newlines_after_frames: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # A subclass with a `select` of its own must not get the `select_batch` of its base class.
+        if "select" in cls.__dict__ and "select_batch" not in cls.__dict__:
+            type.__setattr__(cls, "select_batch", BeforeMethod.select_batch)
+
     @abstractmethod
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         """Select the tokens of one image (or clip) that stay.
@@ -37,7 +43,7 @@ class BeforeMethod(Method):
     def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
         """Select the tokens of several images (or clips), each with its own question and budget.
 
-        By default one after another. Methods that override it work on all of them at once on a device.
+        By default one after another, by `select`. Methods that override it work on all of them at once on a device.
 
         Args:
             batch: The visual tokens of each image.

@@ -62,15 +62,9 @@ class CDPruner(BeforeMethod):
         return "slots"
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        (selection,) = self.select_batch([tokens], [text])
-        return selection
-
-    def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
-        if is_on_device(batch):
-            return self._select_on_device(batch, texts)
-        return [self._select_one(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
-
-    def _select_one(self, tokens: VisualTokens, text: TextGuide | None) -> Selection:
+        if is_on_device([tokens]):
+            (selection,) = self._select_on_device([tokens], [text])
+            return selection
         found = pooled_similarity(self.name, tokens, text, cosine=True)
         similarity, notes = found.values, found.notes("diversity alone selects")
         image, budget = slice(0, len(tokens)), self.count_to_keep(len(tokens))
@@ -99,6 +93,11 @@ class CDPruner(BeforeMethod):
             scores=relevance,
             notes=notes,
         )
+
+    def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
+        if is_on_device(batch):
+            return self._select_on_device(batch, texts)
+        return super().select_batch(batch, texts)
 
     def _select_on_device(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
         """Select from all images at once, without waiting for the device."""

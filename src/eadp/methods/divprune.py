@@ -45,12 +45,17 @@ class DivPrune(BeforeMethod):
         return self.count_to_keep(patches if self._prunes_by_block(has_layout) else patches + newlines)
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        (selection,) = self.select_batch([tokens], [text])
+        if is_on_device([tokens]):
+            (selection,) = self._select_on_device([tokens])
+        else:
+            (selection,) = self._split_newlines([tokens], self.pick(tokens), [self._pool(tokens)])
         return selection
 
     def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
-        if not is_on_device(batch):
-            return [self._split_newlines([tokens], self.pick(tokens), [self._pool(tokens)])[0] for tokens in batch]
+        return self._select_on_device(batch) if is_on_device(batch) else super().select_batch(batch, texts)
+
+    def _select_on_device(self, batch: Sequence[VisualTokens]) -> list[Selection]:
+        """Select from all images at once. This waits only where newlines compete with tokens."""
         pools = [self._pool(tokens) for tokens in batch]
         blocks, start = [], 0
         for pool in pools:

@@ -237,15 +237,9 @@ class EADP(BeforeMethod):
         )
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        (selection,) = self.select_batch([tokens], [text])
-        return selection
-
-    def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
-        if is_on_device(batch) and self._knows_counts(batch):
-            return self._select_on_device(batch, texts)
-        return [self._select_one(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
-
-    def _select_one(self, tokens: VisualTokens, text: TextGuide | None) -> Selection:
+        if self._stays_on_device([tokens]):
+            (selection,) = self._select_on_device([tokens], [text])
+            return selection
         limit = None if self.keep is None else self.count_to_keep(len(tokens))
         relevant = self.relevance(tokens, text)
         weights = cast(Tensor, relevant.polarized)
@@ -297,8 +291,15 @@ class EADP(BeforeMethod):
             notes=notes,
         )
 
-    def _knows_counts(self, batch: Sequence[VisualTokens]) -> bool:
+    def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
+        if self._stays_on_device(batch):
+            return self._select_on_device(batch, texts)
+        return super().select_batch(batch, texts)
+
+    def _stays_on_device(self, batch: Sequence[VisualTokens]) -> bool:
         """Return whether the host knows how many tokens stay, so that only the device has to know which."""
+        if not is_on_device(batch):
+            return False
         adds_up = self.rounding == "exact" or self.scope == "pool" or self.allocation == "uniform"
         largest = max(block.stop - block.start for tokens in batch for block in self._blocks(tokens))
         size = torch.promote_types(batch[0].features.dtype, torch.float32).itemsize

@@ -115,6 +115,12 @@ class InsideMethod(Method):
     layers: tuple[int, ...] = (2,)
     budget: Budget = field(default="after_prune", kw_only=True)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # A subclass with a `choose` of its own must not get the `choose_batch` of its base class.
+        if "choose" in cls.__dict__ and "choose_batch" not in cls.__dict__:
+            type.__setattr__(cls, "choose_batch", InsideMethod.choose_batch)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.known("budget", self.budget, self.budgets)

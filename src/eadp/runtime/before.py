@@ -173,13 +173,7 @@ class Pruning:
     def _prefill(
         self, model_call: ModelCall, base: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        settings = self._settings()
-        adapter, questions = self.adapter.on(base), self._reader.questions(settings)
-        capture = VisionCapture(adapter, settings.entering, questions, model_call, args, kwargs)
-        call = PrefillCall(self, settings, capture, model_call.drafts)
-        if capture.prompt.shows_padding:
-            # Before the vision tower: afterwards, the language model would wait for the text encoder.
-            call.texts = self._reader.encode(settings, capture)
+        call = self._begin_prefill(model_call, base, args, kwargs)
         with in_call(call):
             output = self._run(forward, args, kwargs)
         if call.result is None:
@@ -189,6 +183,20 @@ class Pruning:
             )
         self._finish(call.result)
         return output
+
+    # Ids are read on the host: compiled, that would be many small graphs.
+    @torch.compiler.disable
+    def _begin_prefill(
+        self, model_call: ModelCall, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PrefillCall:
+        settings = self._settings()
+        adapter, questions = self.adapter.on(base), self._reader.questions(settings)
+        capture = VisionCapture(adapter, settings.entering, questions, model_call, args, kwargs)
+        call = PrefillCall(self, settings, capture, model_call.drafts)
+        if capture.prompt.shows_padding:
+            # Before the vision tower: afterwards, the language model would wait for the text encoder.
+            call.texts = self._reader.encode(settings, capture)
+        return call
 
     # The language model.
 

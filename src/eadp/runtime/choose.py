@@ -208,7 +208,7 @@ class Chooser:
                 encode_again(self.vision, budget.images, method) if "pixels" in method.needs else None
                 for budget in budgets
             ]
-        aligned = self._align(budgets)
+        aligned = [None] * len(budgets) if self.guide is None else self._align(self.guide, budgets)
         tokens = [self._visual_tokens(*each) for each in zip(budgets, aligned, tower_rows, downsampled, strict=True)]
         with trace.part("selection"):
             selections = method.select_batch(tokens, [budget.text for budget in budgets])
@@ -247,11 +247,8 @@ class Chooser:
         return self.method.count_to_keep(total) == total
 
     @trace.part("text guide")
-    def _align(self, budgets: Sequence[Budget]) -> Sequence[Tensor | None]:
+    def _align(self, guide: Guide, budgets: Sequence[Budget]) -> Sequence[Tensor]:
         """N×c for each budget, the tokens in the space that they share with the question."""
-        guide = self.guide
-        if guide is None:
-            return [None] * len(budgets)
         device = budgets[0].features.device
         if guide.space == "language":
             return [guide.align(budget.features).to(device) for budget in budgets]

@@ -23,7 +23,7 @@ def _clipped(shares, sizes, factor):
 
 @triton.jit
 def split_budgets(
-    weights,
+    block_weights,
     sizes,
     images,
     reservations,
@@ -43,7 +43,7 @@ def split_budgets(
     budget = tl.load(images + image * 3 + 2)
     p = tl.arange(0, padded)
     is_block = p < count
-    weight = tl.load(weights + first + p, mask=is_block, other=0.0)
+    weight = tl.load(block_weights + first + p, mask=is_block, other=0.0)
     size = tl.load(sizes + first + p, mask=is_block, other=0).to(tl.float64)
     whole = budget.to(tl.float64)
     blocks = count.to(tl.float64)
