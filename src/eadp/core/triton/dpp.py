@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from eadp.core import ties
-from eadp.core.triton.launch import launch
+from eadp.core.triton.launch import empty_picks, launch
 
 CHUNK = 1024
 """Largest number of tokens that a program holds in registers at a time."""
@@ -266,8 +266,7 @@ def solve_dpp(matrices: Tensor, sizes: Tensor, limits: Tensor, most: int) -> tup
     variance = matrices.new_empty(blocks, n, dtype=torch.float64)
     unexplained = matrices.new_empty(blocks, 2 if is_spread else 1, n, dtype=torch.float64)
     factor = matrices.new_empty(blocks, most, n, dtype=torch.float64)
-    order = torch.zeros(blocks, most, dtype=torch.long, device=matrices.device)
-    gains = torch.zeros(blocks, most, dtype=torch.float64, device=matrices.device)
+    order, gains = empty_picks(matrices, most)
     chunk = min(CHUNK, triton.next_power_of_2(n))
     state = (matrices, sizes, limits, variance, unexplained, factor, order, gains)
     strides = (matrices.stride(0), n, n, most)
