@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from helpers import tiny
-from helpers.prefill_counts import INPUTS, METHODS, count_prefill, prefill_on_cpu, tiny_inputs
+from helpers.prefill_counts import INPUTS, METHODS, QUESTIONS, count_prefill, prefill_on_cpu, tiny_inputs
 from helpers.prefill_counts import arguments as arguments_of
-from helpers.pretend_device import STOCK, module_on_device, on_device, pretend_device, read
+from helpers.pretend_device import STOCK, Counts, module_on_device, on_device, pretend_device, read
 from helpers.table_of_prefills import read_table
 
 import eadp
@@ -107,19 +107,46 @@ def test_input_that_is_not_finite_raises_where_the_result_is_read() -> None:
         on_cpu(**inputs)
 
 
-@pytest.mark.parametrize("method", ["eadp", "fastv"])
-def test_a_decode_step_launches_at_most_one_kernel_and_waits_for_none(method: str) -> None:
-    inputs = {name: each for name, each in tiny_inputs("llava", "one image").items() if name != "attention_mask"}
+def count_decode_steps(method: str, inputs: str, **forward: Any) -> list[Counts]:
+    """Count two decode steps after a prefill, with or without the mask of the prompts."""
+    prompts = dict(tiny_inputs("llava", inputs))
+    mask = prompts.pop("attention_mask")
+    rows = len(mask)
     model = module_on_device(tiny.model("llava"))
-    with eadp.attach(model, tiny.tokenizer(), **_asked(method, model)):
+    asked = {**_asked(method, model), "question": QUESTIONS[:rows]} if method == "eadp" else _asked(method, model)
+    steps = []
+    with eadp.attach(model, tiny.tokenizer(), **asked):
         with pretend_device():
-            cache = model(**on_device(inputs), use_cache=True).past_key_values
-            token = on_device(torch.tensor([[7]]))
-            places = on_device(torch.tensor([[inputs["input_ids"].shape[1]]]))
-        with pretend_device() as counts:
-            model(input_ids=token, position_ids=places, past_key_values=cache)
-    assert counts.launches.total() - counts.launches[STOCK] <= 1, counts.describe()
-    assert counts.waits.total() == counts.waits[STOCK], counts.describe()
+            given = {"attention_mask": on_device(mask)} if forward["masked"] else {}
+            cache = model(**on_device(prompts), **given, use_cache=True).past_key_values
+        for _ in range(2):
+            mask = torch.cat([mask, torch.ones(rows, 1, dtype=mask.dtype)], dim=1)
+            token = on_device(torch.full((rows, 1), 7))
+            given = {"attention_mask": on_device(mask)} if forward["masked"] else {}
+            if forward["placed"]:
+                given["position_ids"] = on_device(mask.cumsum(1)[:, -1:] - 1)
+            with pretend_device() as counts:
+                model(input_ids=token, past_key_values=cache, **given)
+            steps.append(counts)
+    return steps
+
+
+@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("method", ["eadp", "fastv"])
+def test_a_decode_step_launches_at_most_one_kernel_and_waits_for_none(method: str, masked: bool, placed: bool) -> None:
+    for counts in count_decode_steps(method, "one image", masked=masked, placed=placed):
+        assert counts.launches.total() - counts.launches[STOCK] <= 1, counts.describe()
+        assert counts.waits.total() == counts.waits[STOCK], counts.describe()
+
+
+@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize("method", ["eadp", "fastv"])
+def test_a_decode_step_of_padded_prompts_launches_two_kernels_and_waits_for_none(method: str, placed: bool) -> None:
+    """One builds the mask, and one the positions or the mask of the deeper layers."""
+    steps = count_decode_steps(method, "batch of 4", masked=True, placed=placed)
+    assert all(counts.waits.total() == counts.waits[STOCK] for counts in steps)
+    assert steps[-1].launches.total() - steps[-1].launches[STOCK] <= 2, steps[-1].describe()
 
 
 def _asked(method: str, model: Any) -> dict[str, Any]:

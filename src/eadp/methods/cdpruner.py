@@ -72,9 +72,7 @@ class CDPruner(BeforeMethod):
             blocks, quotas = [image], [budget]
         # Crops of one image share a scale, frames do not.
         scales = blocks if tokens.layout is None else [image]
-        relevance = torch.cat(
-            [min_max(similarity[scale], *POOLED_EPSILONS)[0] for scale in scales]
-        )
+        relevance = torch.cat([min_max(similarity[scale], *POOLED_EPSILONS)[0] for scale in scales])
         weights = relevance
         if self.theta is not None:
             weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)

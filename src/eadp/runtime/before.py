@@ -29,7 +29,7 @@ from eadp.runtime.inside import InsideLanguageModel, begin_prefill
 from eadp.runtime.kept_columns import Choice
 from eadp.runtime.masks import continuation_mask, prefill_mask, valid_past_columns
 from eadp.runtime.merge import apply_merges, apply_moves, shorten_deepstack
-from eadp.runtime.positions import count_columns, logical_positions, move_back, renumber_positions
+from eadp.runtime.positions import count_columns, logical_positions, move_back, positions_behind, renumber_positions
 from eadp.runtime.prefill_inputs import PrefillInputs
 from eadp.runtime.prompt_reader import PromptReader
 from eadp.runtime.prompts import ShownPrompt
@@ -272,7 +272,7 @@ class Pruning:
         ids = None
         if cache_map.shift is not None or any(deeper.shift is not None for _, deeper in cache_map.deeper):
             logical = kwargs.get("position_ids"), kwargs["past_key_values"].get_seq_length()
-            ids = move_back(logical_positions(*logical, rows, length, embeddings.device), cache_map.shift)
+            ids = positions_behind(*logical, rows, length, cache_map.shift, embeddings.device)
             kwargs["position_ids"] = ids
         if cache_map.deeper:
             if not self._inside.is_installed:

@@ -14,7 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache
 
-from eadp.compat import create_layer_mask, mask_width, max_length, query_offset, sliding_layers
+from eadp.compat import (
+    attention_implementation,
+    create_layer_mask,
+    mask_width,
+    max_length,
+    query_offset,
+    sliding_layers,
+)
 from eadp.runtime.cache_map import CacheMap
 from eadp.runtime.compact import Compaction, hidden_value, limit_to_window, visible_entries
 
@@ -138,6 +145,10 @@ def causal_layer_mask(states: Tensor, valid: Tensor | None, config: Any, cache: 
         layer: The layer.
     """
     is_sliding = attention_type(config, layer) == SLIDING
+    is_one = states.shape[1] == 1 and not is_sliding and attention_implementation(config) == "sdpa"
+    if is_one and valid is not None and cache is not None and mask_width(cache, 1, layer) == valid.shape[1]:
+        # One token sees all others. transformers would first wait to learn if any of them is padding.
+        return valid.bool()[:, None, None, :]
     return create_layer_mask(config, states, valid, cache, layer, sliding=is_sliding)
 
 

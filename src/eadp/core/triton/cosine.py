@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -29,8 +28,8 @@ def finish_cosines(
 ):
     """Turn one tile of products f_i · f_j and its mirror image into the result. Grid: tiles × tiles × blocks.
 
-    That is r_i · cos(f_i, f_j) · r_j with weights r, and 1 − cos(f_i, f_j) without. The cosine with a token of zero norm
-    is 0, that with a token that is not finite NaN. The matrix is exactly symmetric.
+    That is r_i · cos(f_i, f_j) · r_j with weights r, and 1 − cos(f_i, f_j) without. The cosine with a token of zero
+    norm is 0, that with a token that is not finite NaN. The matrix is exactly symmetric.
     """
     block = tl.program_id(2).to(tl.int64)
     top = tl.program_id(0)
