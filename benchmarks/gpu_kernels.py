@@ -43,7 +43,8 @@ TARGETS = {
 POINTERS = {
     **dict.fromkeys(("sizes", "limits", "changed", "counters", "counts", "table", "images", "quotas"), "*i32"),
     **dict.fromkeys(("gains", "highest", "picked_gains", "figures", "goal", "noise"), "*fp64"),
-    **dict.fromkeys(("variance", "unexplained", "factor", "nearest", "block_weights", "reservations", "keys", "products", "norms"), "*fp64"),
+    **dict.fromkeys(("variance", "unexplained", "factor", "nearest"), "*fp64"),
+    **dict.fromkeys(("block_weights", "reservations", "keys", "products", "norms"), "*fp64"),
     **dict.fromkeys(("covered", "before", "cosines", "entropies", "dense_score", "global_score"), "*fp32"),
     **dict.fromkeys(("fused", "extremes", "score", "taps", "smoothed", "polarized", "out", "token_weights"), "*fp32"),
     **dict.fromkeys(("features", "visual", "text"), "*fp16"),

@@ -77,6 +77,22 @@ def test_launches_keep_within_the_limit() -> None:
     assert {method for _, _, method in over} <= {*OVER_THE_LIMIT}, over
 
 
+@pytest.mark.parametrize("family", FAST)
+@pytest.mark.parametrize("inputs", ["one image", "batch of 4"])
+@pytest.mark.parametrize("keep", [None, 4])
+def test_a_coverage_costs_one_wait_and_keeps_what_the_cpu_keeps(family: str, inputs: str, keep: int | None) -> None:
+    counted = count_prefill(family, inputs, "eadp", keep=keep, coverage=0.9)
+    assert counted.waits == 1, counted.pruned.describe()
+    assert counted.launches <= MOST_LAUNCHES, counted.pruned.describe()
+    selections, logits = prefill_on_cpu(family, inputs, "eadp", keep=keep, coverage=0.9)
+    for there, here in zip(counted.selections, selections, strict=True):
+        assert there.order.tolist() == here.order.tolist()
+        assert (there.quotas, there.notes) == (here.quotas, here.notes)
+        assert there.coverage == pytest.approx(here.coverage, abs=1e-5)
+        assert there.bound == pytest.approx(here.bound, abs=1e-5)
+    torch.testing.assert_close(counted.logits, logits, atol=2e-3, rtol=1e-3)
+
+
 def test_a_value_that_is_read_back_is_counted_as_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: an `.item()` put back into the compaction of a prefill is found, and its line is named."""
     build = compact.Compaction.from_counts.__func__

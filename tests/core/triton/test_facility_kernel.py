@@ -56,7 +56,7 @@ def test_blocks_that_are_walked_in_chunks(monkeypatch):
 @pytest.fixture
 def spread(monkeypatch):
     """Spread blocks of any size over many programs, with a launch per pick."""
-    monkeypatch.setattr(facility, "LARGE", 0)
+    monkeypatch.setattr(facility, "LARGEST_AT_ONCE", 0)
     monkeypatch.setattr(facility, "MANY_BLOCKS", 1000)
     monkeypatch.setattr(facility, "GAIN_CHUNK", 8)
     monkeypatch.setattr(facility, "CHUNK", 16)

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from eadp.core import ties
+from eadp.core.backends import LARGEST_AT_ONCE
 from eadp.core.triton.launch import empty_picks, launch
 
 CHUNK = 1024
@@ -26,9 +27,6 @@ OWN_CHUNK = 128
 
 FACTOR_ROWS = 4
 """Rows of the factor that are read at a time. More would not fit into the registers of an A100."""
-
-LARGE = 2048
-"""Blocks with more tokens than this are spread over many processors, with a launch per pick."""
 
 MANY_BLOCKS = 16
 """This many blocks occupy a GPU anyway, whatever their size."""
@@ -262,7 +260,7 @@ def solve_dpp(matrices: Tensor, sizes: Tensor, limits: Tensor, most: int) -> tup
     """
     matrices = matrices.contiguous()
     blocks, n, _ = matrices.shape
-    is_spread = n > LARGE and blocks < MANY_BLOCKS
+    is_spread = n > LARGEST_AT_ONCE and blocks < MANY_BLOCKS
     variance = matrices.new_empty(blocks, n, dtype=torch.float64)
     unexplained = matrices.new_empty(blocks, 2 if is_spread else 1, n, dtype=torch.float64)
     factor = matrices.new_empty(blocks, most, n, dtype=torch.float64)

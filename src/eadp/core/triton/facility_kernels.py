@@ -120,7 +120,7 @@ def pick_next(
                     tl.store(picked_gains + block * stride_order + done, pick_gain)
                 if has_goal:
                     if done == 0:
-                        enough = tl.load(goal) * full + tl.load(goal + 1) * pick_gain
+                        enough = tl.load(goal + 2 * block) * full + tl.load(goal + 2 * block + 1) * pick_gain
                 done += 1
                 reached += pick_gain
                 tie_loss += tl.maximum(best_gain - pick_gain, 0.0)
@@ -285,7 +285,7 @@ def greedy(
                 tl.store(picked_gains + done, pick_gain)
                 if has_goal:
                     if done == 0:
-                        enough = tl.load(goal) * full + tl.load(goal + 1) * pick_gain
+                        enough = tl.load(goal + 2 * block) * full + tl.load(goal + 2 * block + 1) * pick_gain
                 done += 1
                 reached += pick_gain
                 tie_loss += tl.maximum(best_gain - pick_gain, 0.0)
