@@ -16,6 +16,7 @@ from helpers.table_of_prefills import read_table
 import eadp
 from eadp.core import Selection, TextGuide, VisualTokens
 from eadp.methods.inside import Cut, LayerView
+from eadp.models import adapter_of
 from eadp.runtime import compact
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -64,6 +65,44 @@ def test_the_table_has_every_family_and_method() -> None:
     assert families == {*tiny.FAMILIES}
     assert methods == {*METHODS}
     assert {inputs for _, inputs, _ in TABLE} == {*INPUTS}
+
+
+def test_every_family_that_takes_clips_has_a_row_for_64_frames() -> None:
+    takes_clips = {family for family in tiny.FAMILIES if "video" in adapter_of(tiny.model(family)).geometry.modalities}
+    assert takes_clips == {family for family, inputs, _ in TABLE if inputs == "64 frames"}
+
+
+@pytest.mark.parametrize("method", ["eadp", "cdpruner", "divprune", "fastv"])
+def test_launches_do_not_grow_with_images_prompts_or_tokens(method: str) -> None:
+    def launches(inputs: str, **settings: Any) -> int:
+        return count_prefill("llava", inputs, method, **settings).launches
+
+    assert launches("6 images") == launches("2 images")
+    assert launches("6 prompts") == launches("2 prompts")
+    assert launches("2 images", keep=3) == launches("2 images", keep=9)
+
+
+def test_launches_do_not_grow_with_blocks() -> None:
+    """Frames are blocks: a clip of 64 of them launches no more than an image of five crops."""
+    for method in ("eadp", "cdpruner", "divprune", "fastv"):
+        crops, frames = (TABLE["llava_onevision", inputs, method][0] for inputs in ("five crops", "64 frames"))
+        assert frames <= crops + 6, method
+
+
+def test_generate_reads_the_prompts_before_the_vision_tower_runs() -> None:
+    model, inputs = module_on_device(tiny.model("llava")), tiny_inputs("llava", "batch of 4")
+    before: list[int] = []
+
+    def own_waits() -> int:
+        return counts.waits.total() - counts.waits[STOCK]
+
+    hook = model.model.vision_tower.register_forward_pre_hook(lambda *_: before.append(own_waits()))
+    asked = {**_asked("eadp", model), "question": QUESTIONS}
+    with eadp.attach(model, tiny.tokenizer(), **asked), pretend_device() as counts:
+        model.generate(**on_device(inputs), max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    hook.remove()
+    assert before == [2], "ids and mask"
+    assert own_waits() == 2, counts.describe()
 
 
 def test_nothing_waits_but_for_newlines_that_depend_on_the_choice() -> None:
