@@ -17,6 +17,7 @@ from torch import Tensor
 
 from eadp.core import ties
 from eadp.core.backends import LARGEST_AT_ONCE
+from eadp.core.triton.facility_steps import append_lowest_indices
 from eadp.core.triton.launch import empty_picks, launch
 
 CHUNK = 1024
@@ -112,18 +113,6 @@ def _start(matrix, variance, unexplained, j, n, stride_row):
 
 
 @triton.jit
-def _append_lowest_indices(unexplained, order, done, limit, n, chunk: tl.constexpr):
-    """Fill the order with the tokens that were not picked: rounding alone is left to explain."""
-    for first in range(0, n, chunk):
-        if done < limit:
-            j = first + tl.arange(0, chunk)
-            is_left = ((j < n) & (tl.load(unexplained + j, mask=j < n, other=0.0) > float("-inf"))).to(tl.int32)
-            position = done + tl.cumsum(is_left, 0) - 1
-            tl.store(order + position, j.to(tl.int64), mask=(is_left > 0) & (position < limit))
-            done = tl.minimum(limit, done + tl.sum(is_left, 0))
-
-
-@triton.jit
 def dpp_greedy(
     matrix,
     sizes,
@@ -176,7 +165,7 @@ def dpp_greedy(
             done += 1
             is_running = done < limit
         tl.debug_barrier()
-    _append_lowest_indices(unexplained, order, done, limit, n, chunk)
+    append_lowest_indices(unexplained, order, done, limit, n, False, chunk)
 
 
 @triton.jit
@@ -243,7 +232,7 @@ def dpp_next(
         if is_first:
             tl.store(counts + 1 - turn, done)
             if (step + 1 == stride_order) & (done < limit):
-                _append_lowest_indices(now, order, done, limit, n, chunk)
+                append_lowest_indices(now, order, done, limit, n, False, chunk)
 
 
 def solve_dpp(matrices: Tensor, sizes: Tensor, limits: Tensor, most: int) -> tuple[Tensor, Tensor]:
