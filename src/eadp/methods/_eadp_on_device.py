@@ -13,7 +13,7 @@ from torch import Tensor
 from eadp.core import FacilityLocationResult, Relevance, Selection, TextGuide, VisualTokens
 from eadp.core.block_layout import BlockLayout
 from eadp.core.deferred import defer
-from eadp.core.image_cover import ImageCover
+from eadp.core.image_cover import ImageCover, cover_images
 from eadp.core.types import count_in_blocks
 from eadp.methods._blank import ALIKE
 from eadp.methods._on_device import NOT_FINITE, count_within_images, spread_alike
@@ -58,6 +58,22 @@ class ScoredImages:
         """The range of an image's tokens among those of all images."""
         start = sum(len(tokens) for tokens in self.batch[:number])
         return slice(start, start + len(self.batch[number]))
+
+
+def select_by_quota(
+    method: str, images: ScoredImages, quotas: Sequence[int] | Tensor, budgets: Sequence[int], backend: str
+) -> list[Selection]:
+    """Return one selection per image, without waiting for the device.
+
+    Args:
+        method: The method's name.
+        images: The scored images.
+        quotas: The number of tokens to pick in each block of all images.
+        budgets: Their sum for each image.
+        backend: The solver.
+    """
+    covered = cover_images(images.rows, images.weights, images.layout, images.blocks, quotas, budgets, backend=backend)
+    return DeviceSelection(method, images, covered).selections()
 
 
 @dataclass(frozen=True)

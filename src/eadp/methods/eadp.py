@@ -38,7 +38,6 @@ from eadp.core import (
 )
 from eadp.core.backends import BACKENDS, DEVICE_BACKENDS, LARGEST_AT_ONCE, choose_backend
 from eadp.core.block_layout import BlockLayout
-from eadp.core.image_cover import cover_images
 from eadp.core.image_quotas import allocate_images
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
 from eadp.core.ranking import heaviest_by_quota
@@ -48,7 +47,7 @@ from eadp.core.smoothing import check_smoothing, guess_grids
 from eadp.core.word_weights import WORD_COUNTS
 from eadp.methods._blank import ALIKE, even_tokens, one_represents_all, spread_equals
 from eadp.methods._eadp_by_coverage import select_by_coverage
-from eadp.methods._eadp_on_device import DeviceSelection, ScoredImages, require_text
+from eadp.methods._eadp_on_device import ScoredImages, require_text, select_by_quota
 from eadp.methods._eadp_presets import PAPER, PUBLISHED
 from eadp.methods._on_device import concatenate, is_on_device
 from eadp.methods.base import Need, register_method
@@ -334,20 +333,15 @@ class EADP(BeforeMethod):
         budgets = [self.count_to_keep(len(tokens)) for tokens in batch]
         layouts = [tokens.layout for tokens in batch]
         quotas = allocate_images(images.weights, images.layout, grids, budgets, self.allocation, layouts)
-        covered = cover_images(
-            images.rows, images.weights, images.layout, images.blocks, quotas, budgets, backend=self.backend
-        )
-        return DeviceSelection(self.name, images, covered).selections()
+        return select_by_quota(self.name, images, quotas, budgets, self.backend)
 
     def _score_on_device(
         self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]
     ) -> tuple[ScoredImages, list[list[Grid]]]:
         """Score all images at once. Also return the grids of the blocks that are covered one by one."""
-        given = [require_text(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
+        aligned, asked = zip(*(require_text(*each) for each in zip(batch, texts, strict=True)), strict=True)
         blocks = [tokens.blocks for tokens in batch] if self.scope == "block" else None
-        scored = relevance_of_images(
-            [aligned for aligned, _ in given], [text for _, text in given], blocks=blocks, scoring=self.scoring
-        )
+        scored = relevance_of_images(aligned, asked, blocks=blocks, scoring=self.scoring)
         smoothed, weights = self._smooth(batch, concatenate([each.score for each in scored]))
         rows = concatenate([self._rows(tokens) for tokens in batch])
         grids = [[(1, len(tokens))] if self.scope == "pool" else list(tokens.grids) for tokens in batch]
@@ -355,7 +349,6 @@ class EADP(BeforeMethod):
         counts = [len(each) for each in grids]
         by_block = self.normalised_over == "block" and self.scope == "block"
         notes = [constant_note(by_block and len(tokens.grids) > 1) for tokens in batch]
-        asked = [text for _, text in given]
         return ScoredImages(batch, asked, scored, smoothed, weights, rows, layout, counts, notes), grids
 
     def relevance(self, tokens: VisualTokens, text: TextGuide | None) -> Relevance:

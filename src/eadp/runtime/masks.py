@@ -164,3 +164,12 @@ def continuation_mask(
         # It was built from the physical length, but with the padding at logical columns.
         return cache_map.physical_mask(None, rows, max_length(cache), device) if cache_map.padded else mask
     return cache_map.physical_mask(mask, rows, query_offset(cache) + length, device)
+
+
+def with_physical_mask(kwargs: dict[str, Any], cache_map: CacheMap, tokens: Tensor) -> dict[str, Any]:
+    """The arguments of a call that adds tokens, B×L or B×L×d, to a pruned cache."""
+    rows, length = tokens.shape[:2]
+    mask = continuation_mask(
+        kwargs.get("attention_mask"), cache_map, kwargs["past_key_values"], rows, length, tokens.device
+    )
+    return {**kwargs, "attention_mask": mask}
