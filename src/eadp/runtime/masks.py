@@ -145,9 +145,11 @@ def causal_layer_mask(states: Tensor, valid: Tensor | None, config: Any, cache: 
         layer: The layer.
     """
     is_sliding = attention_type(config, layer) == SLIDING
-    is_one = states.shape[1] == 1 and not is_sliding and attention_implementation(config) == "sdpa"
-    if is_one and valid is not None and cache is not None and mask_width(cache, 1, layer) == valid.shape[1]:
-        # One token sees all others. transformers would first wait to learn if any of them is padding.
+    # A static cache counts in a tensor; its empty slots have to be hidden.
+    held = None if cache is None else query_offset(cache, layer)
+    sees_all = states.shape[1] == 1 and not is_sliding and attention_implementation(config) == "sdpa"
+    if sees_all and valid is not None and isinstance(held, int) and valid.shape[1] == held + 1:
+        # transformers would first wait to learn if any token is padding.
         return valid.bool()[:, None, None, :]
     return create_layer_mask(config, states, valid, cache, layer, sliding=is_sliding)
 
