@@ -109,6 +109,10 @@ def test_two_questions_about_one_image_get_their_own_tokens(pair: Pair) -> None:
     assert again == one
 
 
+def test_an_image_without_a_question(pair: Pair) -> None:
+    pair.check(Query((pair.wide(41),), ("",), {"keep": 0.25}))
+
+
 def test_a_question_in_the_settings_overrides_that_of_the_prompt(pair: Pair) -> None:
     pruned = {"keep": 0.25}
     queries = [
@@ -235,6 +239,12 @@ def test_methods_presets_and_newlines_on_clips(pair: Pair) -> None:
     answers = dict(zip(pair.available_methods, [(tokens, kept) for tokens, kept, _ in expected[4:-1]], strict=True))
     # Not the evenly spread tokens that are kept if a method fails.
     assert all(answers[name] != answers["uniform"] for name in answers if name != "uniform")
+
+
+@with_clips
+def test_a_clip_whose_times_are_larger_than_the_positions_after_it(pair: Pair) -> None:
+    """In transformers, the answer continues the positions of the text after the clip, not the largest position."""
+    pair.check(Query((), ("ab?",), {"keep": 0.5}, clips=(clip(38, 6),), frames_per_second=0.05))
 
 
 @with_clips

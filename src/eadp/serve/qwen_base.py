@@ -62,8 +62,6 @@ class QwenPruningProcessor(QwenSpans, PruningProcessor):
 
     positions = ("renumber", "keep")
     modalities = ("image", "video")
-    # The guide averages the embeddings of the question's tokens, so there must be at least one.
-    accepts_empty_question = False
 
     def _shorten(self, update: Any, request: Request, media: Media) -> Any:
         if media.modality == "image":
@@ -193,8 +191,8 @@ class QwenPruningModel(QwenSpans, PruningModel):
             is_placeholder = (token_ids == self.config.image_token_id) | (token_ids == self.config.video_token_id)
             channels = [each[:, -POSITION_CHANNELS:] for each in multimodal_embeddings]
             mrope_positions = fill_in_positions(mrope_positions, is_placeholder, num_computed_tokens, channels)
-        # A prompt ends with text, so its last token has the largest position.
-        delta = int(mrope_positions.max()) + 1 - mrope_positions.shape[1]
+        # The answer continues the text that the prompt ends with. The times of a long clip before it may be larger.
+        delta = int(mrope_positions[0, -1]) + 1 - mrope_positions.shape[1]
         return [each[:, :-POSITION_CHANNELS] for each in multimodal_embeddings], mrope_positions, delta
 
 
