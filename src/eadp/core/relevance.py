@@ -232,13 +232,16 @@ def _score_by_kernels(queries: list[_Query], sign: float, scoring: Scoring) -> l
         epsilons=scoring.epsilons,
         constant_range=CONSTANT_RANGE,
     )
+    is_constant = found.is_constant
+    if by_block and len(is_constant) > len(queries):
+        images = BlockLayout.following([len(query.layout) for query in queries], is_constant.device)
+        is_constant = images.stack(is_constant).any(1)
     scored, token, block = [], 0, 0
     for which, query in enumerate(queries):
         words = sum(map(len, query.words))
         own = slice(token, token + len(query.visual))
         own_blocks = slice(block, block + len(query.layout))
         entropies = found.entropy[:words, own_blocks]
-        constant = found.is_constant[own_blocks].any() if by_block else found.is_constant[which]
         scored.append(
             Relevance(
                 similarity=found.cosines[:words, own],
@@ -250,7 +253,7 @@ def _score_by_kernels(queries: list[_Query], sign: float, scoring: Scoring) -> l
                 global_score=found.global_score[own] if query.pooled else None,
                 fused=found.fused[own],
                 score=found.score[own],
-                is_constant=constant,
+                is_constant=is_constant[which],
                 notes=query.notes,
             )
         )
