@@ -17,7 +17,7 @@ from torch import Tensor
 from eadp.core.device_tables import numbers_on_device
 from eadp.core.triton.launch import launch
 
-TILE = 32
+TILE = 64
 """Tokens that one program ranks or assigns at a time, and targets that it compares them with at a time."""
 
 DEPTH = 32
@@ -174,7 +174,8 @@ def join_targets(
 ):
     """Let each token without a row join the target with the most similar key. Grid: tiles of tokens × blocks.
 
-    Of equal cosines, the first target counts. A key of zeros has a cosine of 0 with every other.
+    Of equal cosines, the first target counts. A key of zeros has a cosine of 0 with every other. The norm of the
+    token's own key would divide all its cosines alike, so it is left out.
     """
     table += tl.program_id(1) * 10
     start = tl.load(table)
@@ -193,7 +194,6 @@ def join_targets(
             target = first_of_image + tl.load(rows + first_row + j, mask=j < contextual, other=0)
             j_offsets = target.to(tl.int64) * stride_token
             products = tl.zeros((tile, tile), tl.float32)
-            i_squares = tl.zeros((tile,), tl.float32)
             j_squares = tl.zeros((tile,), tl.float32)
             for channel in range(0, channels, depth):
                 c = channel + tl.arange(0, depth)
@@ -208,11 +208,9 @@ def join_targets(
                     other=0.0,
                 )
                 products += tl.dot(a, tl.trans(b), input_precision="ieee")
-                i_squares += tl.sum(a * a, 1)
                 j_squares += tl.sum(b * b, 1)
-            i_norms = tl.where(i_squares == 0.0, 1.0, tl.sqrt(i_squares))
             j_norms = tl.where(j_squares == 0.0, 1.0, tl.sqrt(j_squares))
-            cosine = products / (i_norms[:, None] * j_norms[None, :])
+            cosine = products / j_norms[None, :]
             cosine = tl.where((j < contextual)[None, :], cosine, float("-inf"))
             top = tl.max(cosine, 1)
             nearest = tl.where(top > highest, first + tl.argmax(cosine, 1), nearest)
@@ -221,21 +219,21 @@ def join_targets(
 
 
 @triton.jit
-def write_weights(row_of, rows, images, table, merge, chunk: tl.constexpr):
+def write_weights(row_of, rows, image_table, table, merge, chunk: tl.constexpr):
     """Write the weights of one row: 1 for its own token, and for a target the mean of those that joined it.
 
     Grid: rows × images. The table of images has seven numbers each: the first row, their number, the first token, their
     number, the number of CLS tokens, the first block, and where the weights begin.
     """
-    images += tl.program_id(1) * 7
-    first_row = tl.load(images)
-    if tl.program_id(0) < tl.load(images + 1):
+    image_table += tl.program_id(1) * 7
+    first_row = tl.load(image_table)
+    if tl.program_id(0) < tl.load(image_table + 1):
         row = first_row + tl.program_id(0)
-        start = tl.load(images + 2)
-        n = tl.load(images + 3)
-        classes = tl.load(images + 4)
-        table += tl.load(images + 5) * 10
-        merge += tl.load(images + 6) + tl.program_id(0).to(tl.int64) * (n + classes)
+        start = tl.load(image_table + 2)
+        n = tl.load(image_table + 3)
+        classes = tl.load(image_table + 4)
+        table += tl.load(image_table + 5) * 10
+        merge += tl.load(image_table + 6) + tl.program_id(0).to(tl.int64) * (n + classes)
         own = tl.load(rows + row)
         members = 0
         for first in range(0, n, chunk):
@@ -316,7 +314,7 @@ def merge_rows(
             keys.shape[1],
             tile=TILE,
             depth=DEPTH,
-            num_warps=4,
+            num_warps=8,
         )
     launch(
         write_weights,

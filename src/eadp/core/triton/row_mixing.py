@@ -49,8 +49,8 @@ class Places:
 
 
 @triton.jit
-def _place(kept, fill, number, length, physical, mask):
-    column = tl.load(kept + number, mask=mask, other=0)
+def _place(kept_columns, fill, number, length, physical, mask):
+    column = tl.load(kept_columns + number, mask=mask, other=0)
     return (column // length) * physical + tl.load(fill + column, mask=mask, other=0)
 
 
@@ -62,7 +62,7 @@ def mix_rows(
     more_sources,
     columns,
     visual_numbers,
-    kept,
+    kept_columns,
     fill,
     numbers,
     mixed,
@@ -118,7 +118,7 @@ def mix_rows(
                 sums += tl.dot(own, values, input_precision="ieee")
         place = first_row + k
         if is_placed:
-            place = _place(kept, fill, first_kept + k, length, physical, k < count)
+            place = _place(kept_columns, fill, first_kept + k, length, physical, k < count)
         if is_renumbered:
             place = tl.load(numbers + place, mask=k < count, other=1) - 1
         out = mixed + place.to(tl.int64)[:, None] * stride_mixed + c[None, :]
@@ -127,7 +127,7 @@ def mix_rows(
 
 @triton.jit
 def place_rows(
-    merge, groups, columns, sources, projected, kept, fill, mixed, channels, length, physical, chunk: tl.constexpr
+    merge, groups, columns, sources, projected, kept_columns, fill, mixed, channels, length, physical, chunk: tl.constexpr
 ):
     """Put one new row into its place: the projected sum, or the token's own row where the sum has no other part.
 
@@ -140,13 +140,13 @@ def place_rows(
         total = n + tl.load(groups + 4)
         merge += tl.load(groups + 2) + row.to(tl.int64) * total
         parts = 0
-        own = -1
+        own = tl.full((), -1, tl.int64)
         for first in range(0, total, chunk):
             j = first + tl.arange(0, chunk)
             weights = tl.load(merge + j, mask=j < total, other=0.0)
             parts += tl.sum((weights != 0.0).to(tl.int32), 0)
-            own = tl.maximum(own, tl.max(tl.where((weights == 1.0) & (j < n), j, -1), 0))
-        place = _place(kept, fill, tl.load(groups + 7) + row, length, physical, True)
+            own = tl.maximum(own, tl.max(tl.where((weights == 1.0) & (j < n), j, -1).to(tl.int64), 0))
+        place = _place(kept_columns, fill, tl.load(groups + 7) + row, length, physical, True)
         mixed += place.to(tl.int64) * channels
         is_own = (parts == 1) & (own >= 0)
         source = tl.load(columns + tl.load(groups + 5) + own, mask=is_own, other=0).to(tl.int64)
