@@ -1,4 +1,4 @@
-"""VisionZip's kernels, in Triton's interpreter: what they choose and merge for a batch equals image by image on the CPU."""
+"""VisionZip's kernels, in Triton's interpreter: for a batch they choose and merge what the CPU does image by image."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def scene(
         keys = directions[torch.randint(5, (n,), generator=generator)][:, None].repeat(1, heads, 1)
         scores = torch.randint(3, (n,), generator=generator) / 4
     layer = TowerAttention(22, 24, keys, scores if has_class else None, None if has_class else scores)
-    sequence = torch.randperm(n, generator=generator) if "layout" in more else None
-    if sequence is not None:
+    sequence = None
+    if "layout" in more:
         first = grids[0][0] * grids[0][1]
         later = torch.randperm(n - first, generator=generator) + first
         sequence = torch.cat([torch.arange(first), later])

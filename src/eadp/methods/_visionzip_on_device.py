@@ -61,9 +61,7 @@ def _plan_image(
     from eadp.core.triton.row_merging import BlockRows, JointList
 
     sizes = [block.stop - block.start for block in tokens.blocks]
-    has_class = [
-        tokens.tower_cls is not None and 0 < quota < size for quota, size in zip(quotas, sizes, strict=True)
-    ]
+    has_class = [tokens.tower_cls is not None and 0 < quota < size for quota, size in zip(quotas, sizes, strict=True)]
     dominant = [quota - count - one for quota, count, one in zip(quotas, contextual, has_class, strict=True)]
     is_mosaic, numbers = has_mosaic(tokens), range(len(sizes))
     class_rows, dominant_rows, contextual_rows = [-1] * len(sizes), [-1] * len(sizes), [0] * len(sizes)

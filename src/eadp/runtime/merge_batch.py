@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -73,7 +74,7 @@ class MergeBatch:
             if any(bool((each.diff() < 0).any()) for each in columns):
                 ends = [(int(each.amin()), int(each.amax())) for each in columns]
                 has_others = sum(len(merge.indices) for merge in merges) < len(chosen)
-                if has_others or any(end >= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False)):
+                if has_others or any(end >= start for (_, end), (start, _) in pairwise(ends)):
                     return None
                 chosen = chosen.sort().values
         return cls(merges, _mixer(merges, columns, chosen.device), _places(chosen, plan))

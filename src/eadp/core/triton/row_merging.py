@@ -169,9 +169,7 @@ def list_rows(is_dominant, table, walks, walked, row_of, rows, positions, blocks
 
 
 @triton.jit
-def join_targets(
-    unscaled_keys, table, rows, row_of, stride_token, channels, tile: tl.constexpr, depth: tl.constexpr
-):
+def join_targets(unscaled_keys, table, rows, row_of, stride_token, channels, tile: tl.constexpr, depth: tl.constexpr):
     """Let each token without a row join the target with the most similar key. Grid: tiles of tokens × blocks.
 
     Of equal cosines, the first target counts. A key of zeros has a cosine of 0 with every other. The norm of the
@@ -278,10 +276,10 @@ def merge_rows(
         first_weight += count * (total + classes)
     table = numbers_on_device(tuple(number for block in flat for number in block.numbers()), device)
     walks, begin = list[int](), 0
-    for each in lists:
-        walks += [begin, len(each.tokens), each.first_row, each.first_of_image]
-        begin += len(each.tokens)
-    walked = numbers_on_device(tuple(token for each in lists for token in each.tokens) or (0,), device)
+    for together in lists:
+        walks += [begin, len(together.tokens), together.first_row, together.first_of_image]
+        begin += len(together.tokens)
+    walked = numbers_on_device(tuple(token for together in lists for token in together.tokens) or (0,), device)
     scores, keys = scores.detach().contiguous(), keys.detach().contiguous()
     is_dominant, row_of = torch.empty(2, len(scores), dtype=torch.int32, device=device)
     positions, rows = torch.empty(2, first_row, dtype=torch.long, device=device)
@@ -302,20 +300,19 @@ def merge_rows(
         chunk=CHUNK,
         num_warps=4,
     )
-    if any(block.contextual for block in flat):
-        launch(
-            join_targets,
-            (tiles, len(flat)),
-            keys,
-            table,
-            rows,
-            row_of,
-            keys.stride(0),
-            keys.shape[1],
-            tile=TILE,
-            depth=DEPTH,
-            num_warps=8,
-        )
+    launch(
+        join_targets,
+        (tiles, len(flat)),
+        keys,
+        table,
+        rows,
+        row_of,
+        keys.stride(0),
+        keys.shape[1],
+        tile=TILE,
+        depth=DEPTH,
+        num_warps=8,
+    )
     launch(
         write_weights,
         (max(counts), len(blocks)),

@@ -1,8 +1,8 @@
 """Weighted sums of rows for all images at once, and where they go: new row k = Σ_j weights[k, j] · row j.
 
-The table has eight numbers per image: the first of its K new rows among those of all images, K, where its weights begin,
-N, the further rows E that its weights have columns for, the first of its tokens, the first further row, and the first
-of its kept columns.
+The table has eight numbers per image: the first of its K new rows among those of all images, K, where its weights
+begin, N, the further rows E that its weights have columns for, the first of its tokens, the first further row, and the
+first of its kept columns.
 """
 
 from __future__ import annotations
@@ -127,7 +127,18 @@ def mix_rows(
 
 @triton.jit
 def place_rows(
-    merge, groups, columns, sources, projected, kept_columns, fill, mixed, channels, length, physical, chunk: tl.constexpr
+    merge,
+    groups,
+    columns,
+    sources,
+    projected,
+    kept_columns,
+    fill,
+    mixed,
+    channels,
+    length,
+    physical,
+    chunk: tl.constexpr,
 ):
     """Put one new row into its place: the projected sum, or the token's own row where the sum has no other part.
 
