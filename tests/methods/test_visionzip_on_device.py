@@ -10,6 +10,7 @@ import torch
 
 from eadp.core import Selection, TowerAttention, VisualTokens
 from eadp.methods import VisionZip
+from eadp.methods._visionzip_rows import merge_on_device
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -108,3 +109,14 @@ def test_attention_that_is_not_finite_is_reported_when_it_is_read(where: str) ->
     (found,) = VisionZip(keep=8)._select_on_device([tokens])
     with pytest.raises(ValueError, match="NaN or infinity"):
         found.check()
+
+
+@pytest.mark.parametrize("has_class", [False, True])
+def test_torch_operations_merge_alike_where_there_is_no_triton(has_class: bool) -> None:
+    for tokens in (scene(1, [(5, 7), (6, 6)], has_class), scene(2, [(4, 4)] * 5, has_class, **MOSAIC)):
+        expected = VisionZip(keep=20, contextual=2).select(tokens)
+        layer, counts = tokens.attention[0], [2] * len(tokens.grids)
+        scores = layer.received if layer.cls is None else layer.cls
+        found = merge_on_device(tokens, scores, layer.keys.mean(1), expected.quotas, counts)
+        for part, wanted in zip(found, (expected.indices, expected.merge, expected.rows), strict=True):
+            torch.testing.assert_close(part, wanted)
