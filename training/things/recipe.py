@@ -17,6 +17,7 @@ from eadp.pocket import smol
 from eadp.pocket.things.model import build_clip_text, build_language_model, build_tower
 from eadp.pocket.things.questions import KINDS
 from training import distributed
+from training.attention import attend_in_single_precision
 from training.language import choose_patches, gather_tokens
 from training.optimize import Stage
 from training.things import clip, results, tower
@@ -32,16 +33,16 @@ STAGES = ("vision", "read", "project", "tune")
 MODELS = ("smol", "pocket")
 """The models by their language models: SmolLM2 with a LoRA, and a small Llama that is trained from nothing."""
 
-VISION_STEPS = 9_000
+VISION_STEPS = 14_000
 CAPTIONS_FROM, CAPTIONS_EVERY = 0.2, 4
 """Share of the steps of the vision stage after which captions are learnt, at every fourth step. Before, a tower that
 sees nothing yet would learn only to tell backgrounds apart. Captions are learnt quickly, and
 cost half as much again."""
 
-WINDOW_SHARE = 0.8
+WINDOW_SHARE = 0.6
 """Share of the steps of the vision stage, the first ones, that see windows; the rest sees whole scenes."""
 
-WINDOWS, WINDOW_KEPT = 64, 36
+WINDOWS, WINDOW_KEPT = 96, 36
 SCENES, SCENE_KEPT = 16, 240
 """Windows or scenes per step, and patches of each that are encoded: all that show a thing, and some background."""
 
@@ -55,7 +56,7 @@ TUNE_KEPT = (32, 64, 64, 96, 160)
 
 ANSWER_VALIDATION_SCENES = 4
 
-CHECKPOINT_EVERY, MEASURE_EVERY = 50, 200
+CHECKPOINT_EVERY, MEASURE_EVERY = 50, 400
 VALIDATION_SCENES, WHOLE_SCENES, ANSWER_VALIDATION = 160, 48, 48
 """Validation scenes whose windows are measured, that are measured as a whole, and about which questions are asked."""
 
@@ -109,7 +110,7 @@ def run_stages(
         out: Folder for checkpoints and curves.
         steps: Steps of each stage, if not those of the recipe. The learning rate falls over the last third of them.
         warm_start: Start a stage that has no checkpoint from the result that the repository holds, not from nothing.
-        half: Compute with SmolLM2 in bfloat16.
+        half: Compute with the tower and with SmolLM2 in bfloat16.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), disable=distributed.rank() > 0) as progress:
@@ -135,6 +136,8 @@ class Recipe:
         out.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(0)
         self.tower = build_tower()
+        if half:
+            attend_in_single_precision(self.tower)
         self.heads = tower.PatchHeads()
         self.text = build_clip_text(len(self.tokenizer))
         self.temperatures = clip.Temperatures()
@@ -148,6 +151,7 @@ class Recipe:
         language_model, tokenizer = smol.load_language_model()
         if self.half:
             language_model.bfloat16()
+            attend_in_single_precision(language_model)
         return Reader(language_model, tokenizer, CHAT_ML)
 
     @cached_property
@@ -187,7 +191,8 @@ class Recipe:
             captions = write_captions(batch.views, np.random.default_rng((3, turn)))
             pixels = augment(batch.pixels)
             batch, keep = drop_background(batch, SCENE_KEPT if whole else WINDOW_KEPT)
-            normed = self.tower.post_layernorm(tower.encode(self.tower, pixels, batch.positions, keep))
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+                normed = self.tower.post_layernorm(tower.encode(self.tower, pixels, batch.positions, keep)).float()
             losses = tower.patch_losses(self.heads, normed[:, 1:], batch)
             if number < CAPTIONS_FROM * steps or number % CAPTIONS_EVERY:
                 return losses
