@@ -42,7 +42,7 @@ test-hosts: $(READY) ## Run lmms-eval and VLMEvalKit on the pocket model, each i
 test-ray: $(READY) ## Test `eadp eval --ray` on a local Ray cluster whose workers, nodes and driver are killed
 	$(BIN)/python -m pytest tests/cluster $(RAY_OPTIONS)
 
-test-ray-slice: RAY_OPTIONS := -k one_machine
+test-ray-slice: RAY_OPTIONS := -k "one_machine or killed"
 test-ray-slice: test-ray
 
 test-hosts-slice: HOST_OPTIONS := -m "not slow"

@@ -189,6 +189,30 @@ def write_counts() -> None:
     common.write_into(PAGE, "gpu_counts", format_markdown(head, body))
 
 
+METHODS = ("eadp", "cdpruner", "divprune", "visionzip", "fastv")
+PREFILLS_BEFORE = {
+    ("llava", "one image"): ("130 / 17", "127 / 14", "95 / 15", "157 / 25", "83 / 13"),
+    ("llava_next", "five crops"): ("186 / 35", "144 / 19", "112 / 20", "255 / 45", "83 / 14"),
+    ("llava", "batch of 4"): ("411 / 51", "399 / 39", "271 / 43", "454 / 83", "158 / 34"),
+    ("llava_onevision", "64 frames"): ("952 / 270", "1009 / 77", "347 / 78", "1833 / 85", "83 / 13"),
+}
+"""Launches / waits of prefills while every block was read back, counted once with the same helper; 5 tokens stayed."""
+
+
+def write_prefills() -> None:
+    """Write the launches and waits of whole prefills into the docs, from the table that a test holds."""
+    from helpers.table_of_prefills import read_table
+
+    table, body = read_table(), []
+    for (family, inputs), before in PREFILLS_BEFORE.items():
+        for method, figures in zip(METHODS, before, strict=True):
+            launches, waits = table[family, inputs, method]
+            body.append([family, inputs, method, figures, f"{launches} / {waits}"])
+    head = ["family", "input", "method", "before", "now"]
+    print_table(head, body)
+    common.write_into(PAGE, "gpu_prefills", format_markdown(head, body))
+
+
 def main(model: bool = False, counts: bool = False, picture: bool = False) -> None:
     """Write the model of the time, the counts of launches or the picture into the docs. None of them needs a GPU."""
     if not (model or counts or picture):
@@ -199,6 +223,7 @@ def main(model: bool = False, counts: bool = False, picture: bool = False) -> No
         write_model()
     if counts:
         write_counts()
+        write_prefills()
 
 
 if __name__ == "__main__":

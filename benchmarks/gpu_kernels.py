@@ -28,7 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from eadp.core import ties
-from eadp.core.triton import dpp, facility, facility_kernels, max_min, relevance, similarity, smoothing
+from eadp.core.triton import dpp, facility, facility_kernels, max_min, quotas, relevance, similarity, smoothing
 from eadp.utils.tables import format_markdown
 
 TARGETS = {
@@ -41,9 +41,9 @@ TARGETS = {
 """A100, RTX 3090, H100, B200, MI300X."""
 
 POINTERS = {
-    **dict.fromkeys(("sizes", "limits", "changed", "counters", "counts", "table"), "*i32"),
+    **dict.fromkeys(("sizes", "limits", "changed", "counters", "counts", "table", "images", "quotas"), "*i32"),
     **dict.fromkeys(("gains", "highest", "picked_gains", "figures", "goal", "noise"), "*fp64"),
-    **dict.fromkeys(("variance", "unexplained", "factor", "nearest"), "*fp64"),
+    **dict.fromkeys(("variance", "unexplained", "factor", "nearest", "block_weights", "reservations", "keys"), "*fp64"),
     **dict.fromkeys(("covered", "before", "cosines", "entropies", "dense_score", "global_score"), "*fp32"),
     **dict.fromkeys(("fused", "extremes", "score", "taps", "smoothed", "polarized", "out"), "*fp32"),
     **dict.fromkeys(("features", "visual", "text"), "*fp16"),
@@ -103,6 +103,7 @@ KERNELS: dict[str, tuple[Any, str, dict[str, Any], int]] = {
         {"size": 3, "power": 0, "cells": smoothing.CELLS},
         4,
     ),
+    "quotas": (quotas.split_budgets, "", {"bisections": quotas.BISECTIONS, "padded": 64}, 4),
     "similarity": (similarity.rebound, "", {"tile": similarity.TILE, "depth": similarity.DEPTH}, 4),
     "facility location: first gains": (
         facility.first_gains,

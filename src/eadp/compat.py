@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENCODER_OUTPUTS",
+    "ENCODE_INPUTS",
     "PROCESS_DEEPSTACK",
     "REPLACE_VIDEO_TOKEN",
     "TRANSFORMERS_FLOOR",
@@ -275,6 +276,9 @@ def config_with_attention(config: Any, name: str) -> Any:
 
 ENCODER_OUTPUTS = "mm_encoder_outputs"
 """The argument in which `generate` hands encoded images to `forward`: transformers 5.18."""
+
+ENCODE_INPUTS = "_maybe_prepare_encoder_kwargs_for_generation"
+"""The private method by which `generate` encodes images before it prepares a cache: transformers 5.18."""
 
 PROCESS_DEEPSTACK = "_deepstack_process"
 """Qwen3-VL's private method that adds DeepStack features after a layer: before transformers 5.0."""

@@ -98,6 +98,13 @@ def test_failed_benchmark_is_named_and_the_others_continue(working, monkeypatch)
     assert count(working, "answered") == 2 * 3 * fake_lmms_eval.SAMPLES
 
 
+def forget(working, *patterns):
+    """Remove files of a run, as if its runner had been killed before it wrote them."""
+    for pattern in patterns:
+        for path in list((working / "out").glob(pattern)):
+            path.unlink()
+
+
 def test_lmms_eval_that_fails_with_exit_code_0_is_noticed(working, monkeypatch):
     one = ("--methods", "eadp", "--keep", "64", "--only", "GQA")
     monkeypatch.setenv("FAILING", "first")
@@ -114,22 +121,33 @@ def test_lmms_eval_that_fails_with_exit_code_0_is_noticed(working, monkeypatch):
 def test_results_of_an_earlier_attempt_do_not_hide_a_failure(working, monkeypatch):
     one = ("--methods", "eadp", "--keep", "64", "--only", "GQA")
     assert run(*arguments(working, *one)).exit_code == 0
-    (working / "out" / "samples.jsonl").write_text("")  # as if the runner was killed before it recorded the results
-    for path in (working / "out").glob("*/*/record.json"):
-        path.unlink()
+    forget(working, "samples.jsonl", "*/*/record.json", "*/*/started.json")
     monkeypatch.setenv("FAILING", "first")
-    result = run(*arguments(working, *one))
-    assert result.exit_code == 1
-    assert "wrote no results, so it failed" in output_of(result)
+    for _ in range(2):
+        result = run(*arguments(working, *one))
+        assert result.exit_code == 1
+        assert "wrote no results, so it failed" in output_of(result)
 
 
-def test_cell_that_ended_before_its_runner_died_is_not_run_again(working):
+@pytest.mark.parametrize("lost", [("samples.jsonl",), ("samples.jsonl", "*/*/record.json")])
+def test_cell_that_ended_before_its_runner_died_is_not_run_again(working, lost):
     assert run(*arguments(working, "--only", "GQA")).exit_code == 0
     table, started = (working / "out" / "table.md").read_text(), count(working, "starts")
-    (working / "out" / "samples.jsonl").write_text("")
+    forget(working, *lost)
     assert run(*arguments(working, "--only", "GQA")).exit_code == 0
     assert count(working, "starts") == started
     assert (working / "out" / "table.md").read_text() == table
+
+
+@pytest.mark.parametrize("lost", ["*_samples_*.jsonl", "*_results.json"])
+def test_cell_whose_results_are_not_complete_is_run_again_without_new_answers(working, lost):
+    one = ("--methods", "eadp", "--keep", "64", "--only", "GQA")
+    assert run(*arguments(working, *one)).exit_code == 0
+    started = count(working, "starts")
+    forget(working, "samples.jsonl", "*/*/record.json", f"*/*/harness/*/{lost}")
+    assert run(*arguments(working, *one)).exit_code == 0
+    assert count(working, "starts") == 2 * started
+    assert count(working, "answered") == 2 * fake_lmms_eval.SAMPLES
 
 
 def test_harness_that_scores_more_samples_than_were_answered_is_noticed(working):

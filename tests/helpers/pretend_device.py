@@ -7,12 +7,13 @@
 
 A launch is an operator of ATen that computes (views and allocations do not), or a Triton kernel, which then runs in
 Triton's interpreter. A wait is a read of a value by the host: `item`, `tolist`, `bool`, a copy to the CPU, and whatever
-has a result whose size depends on the data (`nonzero`, a boolean mask as an index). A copy goes from the host to the
-device and makes nobody wait.
+has a result whose size depends on the data (`nonzero`, a boolean mask as an index). Before the first launch there is
+nothing to wait for, so such a read is counted apart. A copy goes from the host to the device and makes nobody wait.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 import weakref
 from collections import Counter
@@ -21,15 +22,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 import eadp
+
+Module = TypeVar("Module", bound=nn.Module)
 
 DEVICE = torch.device("cuda:0")
 PACKAGE = str(Path(eadp.__file__).parent)
@@ -78,18 +81,37 @@ class Memory:
 
 @dataclass
 class Counts:
-    """What happened on the device, by the line of eadp that caused it ("core/block_cover.py:42")."""
+    """What happened on the device, by the line of eadp that caused it ("core/block_cover.py:42").
+
+    Attributes:
+        launches: Launches of kernels.
+        waits: Reads of values while something is queued.
+        reads: Reads before the first launch.
+        copies: Copies from the host.
+    """
 
     launches: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
+    reads: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
     memory: Memory = field(default_factory=Memory)
 
     def describe(self) -> str:
         """Return all lines with their counts, for the message of a failed test."""
-        kinds = {"launches": self.launches, "waits": self.waits, "copies": self.copies}
+        kinds = {"launches": self.launches, "waits": self.waits, "reads": self.reads, "copies": self.copies}
         return "\n".join(f"{name} {kind.total()}: {dict(kind.most_common())}" for name, kind in kinds.items())
 
+
+STOCK = "stock"
+"""In place of a line, where eadp hands over to the model's own code."""
+
+HANDING_OVER = {
+    ("runtime/attachment.py", "run"),
+    ("runtime/probe.py", "attend"),
+    ("runtime/inside.py", "add_shortened"),
+    ("runtime/vision_recorder.py", "encoding"),
+}
+"""The functions of eadp that call the model's own code and do nothing else on the device."""
 
 _counts: Counts | None = None
 _without_float64 = False
@@ -97,18 +119,24 @@ _without_float64 = False
 
 def _note(kind: str) -> None:
     if _counts is not None:
+        if kind == "waits" and not _counts.launches:
+            kind = "reads"
         getattr(_counts, kind)[_line()] += 1
 
 
 def _line() -> str:
-    """Return the innermost line of eadp on the stack, but for the function that launches kernels."""
+    """Return the innermost line of eadp on the stack that is not the function which launches kernels.
+
+    It is `STOCK` if there is none, or if that line runs the model.
+    """
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(PACKAGE) and not name.endswith("/triton/launch.py"):
-            return f"{name[len(PACKAGE) + 1 :]}:{frame.f_lineno}"
+            file = name[len(PACKAGE) + 1 :]
+            return STOCK if (file, frame.f_code.co_name) in HANDING_OVER else f"{file}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
-    return "elsewhere"
+    return STOCK
 
 
 class PretendTensor(Tensor):
@@ -203,6 +231,8 @@ _REPLACED: dict[Any, Callable[..., Any]] = {
     Tensor.__invert__: torch.bitwise_not,
     Tensor.contiguous: torch.ops.aten.contiguous,
     Tensor.copy_: torch.ops.aten.copy_,
+    Tensor.nonzero: torch.ops.aten.nonzero,
+    torch.nonzero: torch.ops.aten.nonzero,
     **{
         getattr(Tensor, name): _reads(name)
         for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
@@ -278,9 +308,22 @@ def on_device(value: Any) -> Any:
     return tree_map(_wrap, value)
 
 
-def read(value: Tensor) -> Tensor:
-    """Return a tensor's data on the CPU, without counting."""
-    return _held(value)
+def module_on_device(module: Module) -> Module:
+    """Return a copy of a module with its parameters and buffers on the pretend device."""
+    moved = copy.deepcopy(module)
+    for part in moved.modules():
+        for name, weight in part._parameters.items():
+            part._parameters[name] = (
+                None if weight is None else nn.Parameter(_wrap(weight.detach()), requires_grad=False)
+            )
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = _wrap(buffer)
+    return moved
+
+
+def read(value: Any) -> Any:
+    """Return the data of every tensor of a nested structure on the CPU, without counting."""
+    return tree_map(_held, value)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import eadp
-from eadp.runtime import before, cache_map
+from eadp.runtime import before, cache_map, compact
 from eadp.runtime.positions import renumber_positions
 
 LLAVA = IMAGES["llava"]
@@ -80,7 +80,7 @@ def test_control_with_gaps_in_the_counted_positions(monkeypatch: pytest.MonkeyPa
 def test_control_without_forward_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = tiny.model("llava"), tiny.inputs("llava", LLAVA)
     labels = inputs["input_ids"].masked_fill(inputs["input_ids"] >= 256, -100)
-    monkeypatch.setattr(before.Compaction, "restore", lambda plan, states: states)
+    monkeypatch.setattr(compact.Compaction, "restore", lambda plan, states: states)
     with eadp.attach(model, method=EverySecond()), pytest.raises(ValueError, match="batch_size"):
         model(**inputs, labels=labels)
 

@@ -13,7 +13,8 @@ from helpers.fuzzed_settings import random_settings
 from eadp.core import TextGuide
 from eadp.models.layout import ImageLayout
 from eadp.models.vision_call import EncodedImage, TowerRows
-from eadp.runtime.choose import Chooser, kept_slots
+from eadp.runtime.choose import Budget, Chooser
+from eadp.runtime.kept_columns import kept_slots
 from eadp.serve.request import MAX_MESSAGE_LENGTH, Request, ServerSettings
 
 GRID, WIDTH, LAYERS = (6, 6), 16, 4
@@ -99,6 +100,7 @@ def test_what_is_accepted_selects_as_many_tokens_as_the_prompt_has_places(blank:
             continue
         tried[method.name] = tried.get(method.name, 0) + 1
         chooser = Chooser(method, Encoder() if request.reads_question else None, Vision(), newlines=request.newlines)
-        selection = chooser.select([image], features, chooser.encode_question(request.question)).selection
+        text = None if chooser.guide is None else chooser.encode_question(request.question, features.device)
+        selection = chooser.select(Budget([image], features, text)).selection
         kept = kept_slots(layout, selection.indices, chooser.newlines, selection.newlines)
         assert int(kept.sum()) == request.count_sent(len(layout)), settings

@@ -19,7 +19,6 @@ from eadp.serve import ARCHITECTURES
 
 ANSWER_LENGTH = 8
 """The number of tokens of an answer."""
-FRAMES_PER_SECOND = 3.0
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,14 @@ class Query:
         turns: The turns of the conversation: user, assistant, user, …
         eadp: The settings of the request. {}: those of the server.
         clips: The clips of the first turn, each F×h×w×3.
+        frames_per_second: Of the clips. By default, their times are not whole seconds.
     """
 
     images: tuple[Image.Image, ...]
     turns: tuple[str, ...]
     eadp: dict[str, Any] = field(default_factory=dict)
     clips: tuple[np.ndarray, ...] = ()
+    frames_per_second: float = 3.0
 
     @property
     def media(self) -> dict[str, list[Any]]:
@@ -54,12 +55,12 @@ def clip(seed: int, frames: int, width: int = 56, height: int = 40) -> np.ndarra
     return np.stack([np.asarray(random_image(1000 * seed + frame, width, height)) for frame in range(frames)])
 
 
-def metadata_of(frames: np.ndarray) -> dict[str, Any]:
-    """Return what Qwen's processors need to know about a clip. Its times are not whole seconds."""
+def metadata_of(frames: np.ndarray, frames_per_second: float) -> dict[str, Any]:
+    """Return what Qwen's processors need to know about a clip."""
     count = len(frames)
     return {
-        "fps": FRAMES_PER_SECOND,
-        "duration": count / FRAMES_PER_SECOND,
+        "fps": frames_per_second,
+        "duration": count / frames_per_second,
         "total_num_frames": count,
         "frames_indices": list(range(count)),
         "video_backend": "opencv",
@@ -91,7 +92,8 @@ class Transformers:
     def inputs(self, query: Query) -> Any:
         media: dict[str, Any] = {f"{name}s": each for name, each in query.media.items()}
         if query.clips and self.positions is None:
-            media |= {"video_metadata": [metadata_of(each) for each in query.clips], "do_sample_frames": False}
+            metadata = [metadata_of(each, query.frames_per_second) for each in query.clips]
+            media |= {"video_metadata": metadata, "do_sample_frames": False}
         return self.processor(text=self.prompt(query), return_tensors="pt", **media)
 
     def answer(self, query: Query, server: dict[str, Any]) -> tuple[list[int], list[list[int]], int]:
@@ -155,7 +157,7 @@ class Engine:
     def _media(self, query: Query) -> dict[str, list[Any]]:
         media = query.media
         if query.clips and self.needs_metadata:
-            media["video"] = [(each, metadata_of(each)) for each in query.clips]
+            media["video"] = [(each, metadata_of(each, query.frames_per_second)) for each in query.clips]
         return media
 
     def close(self) -> None:

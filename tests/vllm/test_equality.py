@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pytest
 from checkpoints import FAMILIES, LLAVA_VIDEO, folder_of, settings_of
 from engines import Engine, Query, Transformers, clip, random_image, random_question
@@ -107,6 +108,10 @@ def test_two_questions_about_one_image_get_their_own_tokens(pair: Pair) -> None:
     pair.check(second)
     (again,), _ = pair.check(first)
     assert again == one
+
+
+def test_an_image_without_a_question(pair: Pair) -> None:
+    pair.check(Query((pair.wide(41),), ("",), {"keep": 0.25}))
 
 
 def test_a_question_in_the_settings_overrides_that_of_the_prompt(pair: Pair) -> None:
@@ -235,6 +240,13 @@ def test_methods_presets_and_newlines_on_clips(pair: Pair) -> None:
     answers = dict(zip(pair.available_methods, [(tokens, kept) for tokens, kept, _ in expected[4:-1]], strict=True))
     # Not the evenly spread tokens that are kept if a method fails.
     assert all(answers[name] != answers["uniform"] for name in answers if name != "uniform")
+
+
+@pytest.mark.parametrize("pair", ["qwen2_5_vl"], indirect=True)
+def test_the_answer_comes_after_the_time_of_a_last_frame_that_is_dropped(pair: Pair) -> None:
+    frames = clip(38, 4)
+    still = np.concatenate([frames, frames[-2:]])
+    pair.check(Query((), ("ab?",), {"keep": 0.5, "method": "evs"}, clips=(still,), frames_per_second=0.05))
 
 
 @with_clips

@@ -41,24 +41,30 @@ class BlockCover:
     @cached_property
     def indices(self) -> Tensor:
         """K, the picked tokens of all blocks, sorted."""
-        order, largest = self.solution.order, self.layout.largest
-        is_pick = torch.arange(order.shape[1], device=order.device) < self.quotas[:, None]
-        # What is no pick marks a place beyond the tokens.
-        places = order.where(is_pick, largest)
-        is_kept = torch.zeros(len(order), largest + 1, dtype=torch.bool, device=order.device)
-        is_kept = is_kept.scatter_(1, places, True)[:, :largest]
-        first = self.layout.blocks[0].start
-        return self.layout.unstack(is_kept).sort(descending=True, stable=True).indices[: self.total] + first
+        order = self.solution.order
+        starts = [block.start for block in self.layout.blocks]
+        if any(starts):
+            order = order + self.layout.starts_on_device[:, None]
+        if self.total < order.numel():
+            is_pick = torch.arange(order.shape[1], device=order.device) < self.quotas[:, None]
+            order = order.where(is_pick, self.layout.blocks[-1].stop)
+        kept = order.flatten().sort().values[: self.total]
+        # From input that is not finite, fewer picks than asked for may have been made.
+        return kept.clamp_max(self.layout.blocks[-1].stop - 1) if self.total < order.numel() else kept
 
-    def read(self) -> tuple[list[Solution], list[bool]]:
-        """Read back the picks of each block, and whether its weights were all 0. This waits for the device."""
-        return self.solution.read(self.weights), self.is_even.tolist()
+    def read(self) -> tuple[list[Solution], list[bool], list[int]]:
+        """Read back the picks of each block, whether its weights were all 0, and its quota.
+
+        This waits for the device. A block with a quota of 0 has one pick all the same.
+        """
+        is_even, quotas = torch.stack([self.is_even.to(self.quotas), self.quotas]).tolist()
+        return self.solution.read(self.weights), [bool(each) for each in is_even], quotas
 
 
 def cover_blocks(
     features: Tensor,
     weights: Tensor,
-    blocks: Sequence[slice],
+    blocks: Sequence[slice] | BlockLayout,
     quotas: Sequence[int] | Tensor,
     total: int | None = None,
     *,
@@ -66,13 +72,14 @@ def cover_blocks(
 ) -> BlockCover:
     """Pick Q_p tokens of each block p by facility location, all blocks at once, without waiting for the device.
 
-    Input that is not finite does not raise here: `solution.full_objective` is then NaN for its block.
+    A block with a quota of 0 is still solved for one pick, which tells what its best single token represents. Input
+    that is not finite does not raise here: `solution.full_objective` is then NaN for its block.
 
     Args:
         features: N×d.
         weights: N, the weight of each token.
-        blocks: The range of token indices of each block; one follows the other.
-        quotas: Q_p, the number of tokens to pick in each block; as a tensor, if only the device knows.
+        blocks: The range of token indices of each block, one after the other; or their layout.
+        quotas: Q_p, the number of tokens to pick in each block; as an int32 tensor, if only the device knows.
         total: The sum of the quotas. Needed only if they are a tensor.
         backend: `triton`, `torch`, or `auto` for the device's own.
 
@@ -82,14 +89,16 @@ def cover_blocks(
     chosen = choose_backend(backend, features.device)
     if chosen not in DEVICE_BACKENDS:
         raise ValueError(f"only {' and '.join(DEVICE_BACKENDS)} work on all blocks at once, not {chosen!r}")
-    layout = BlockLayout.of(blocks, features.device)
+    layout = blocks if isinstance(blocks, BlockLayout) else BlockLayout.of(blocks, features.device)
     if isinstance(quotas, Tensor):
         if total is None:
             raise ValueError("quotas on the device need total=, their sum")
-        limits, most = quotas.int(), min(total, layout.largest)
+        most = min(total, layout.largest)
+        limits = quotas.clamp_min(1)
     else:
-        total, most = sum(quotas), max(quotas)
-        limits = numbers_on_device(tuple(quotas), features.device)
+        total, most = sum(quotas), max(1, *quotas)
+        limits = numbers_on_device(tuple(max(1, quota) for quota in quotas), features.device)
+        quotas = numbers_on_device(tuple(quotas), features.device)
     stacked_weights, is_even = cover_evenly_without_weights(layout.stack(weights.detach()))
     if chosen == "triton":
         from eadp.core.triton import similarity
@@ -104,7 +113,7 @@ def cover_blocks(
     else:
         matrices = block_similarity(layout.stack(features), None if layout.is_regular else layout.is_token)
         solution = solve_facility(matrices, stacked_weights, layout.sizes_on_device, limits, None, most)
-    return BlockCover(layout, solution, limits, total, stacked_weights, is_even)
+    return BlockCover(layout, solution, quotas, total, stacked_weights, is_even)
 
 
 def cover_evenly_without_weights(weights: Tensor) -> tuple[Tensor, Tensor]:

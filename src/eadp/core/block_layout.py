@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -28,6 +29,12 @@ class BlockLayout:
     def of(cls, blocks: Sequence[slice], device: torch.device) -> BlockLayout:
         """Return the layout of these blocks; the same one each time, so that its tensors are made once."""
         return _layout(tuple((block.start, block.stop) for block in blocks), device)
+
+    @classmethod
+    def following(cls, sizes: Sequence[int], device: torch.device) -> BlockLayout:
+        """Build the layout of blocks of these sizes that follow each other."""
+        ends = list(accumulate(sizes))
+        return cls.of([slice(end - size, end) for end, size in zip(ends, sizes, strict=True)], device)
 
     def __len__(self) -> int:
         return len(self.blocks)

@@ -32,6 +32,7 @@ from eadp.core.similarity import (
     build_similarity,
     highest_precision,
 )
+from eadp.core.solution import Solution
 
 FIRST_PICKS = 8
 """Picks for which a block is solved at first when tokens are picked by coverage; then twice as many, and so on."""
@@ -73,14 +74,21 @@ def facility_location_by_quota(
             _cover_block(features[block], weights[block], quota, backend, matrix_limit)
             for block, quota in zip(blocks, quotas, strict=True)
         ]
+    return join_blocks(parts, [block.start for block in blocks], features.device)
+
+
+def join_blocks(
+    parts: Sequence[FacilityLocationResult], starts: Sequence[int], device: torch.device
+) -> FacilityLocationResult:
+    """Join the picks of single blocks, made with given quotas. starts: the index of each block's first token."""
     picks = [
-        zip(part.gains.tolist(), (part.indices + block.start).tolist(), strict=True)
-        for part, block in zip(parts, blocks, strict=True)
+        zip(part.gains.tolist(), (part.indices + start).tolist(), strict=True)
+        for part, start in zip(parts, starts, strict=True)
     ]
     merged = list(_merge_by_gain(picks, [math.inf] * len(picks)))
     # With the same quotas, a block without picks represents nothing, whatever the other picks are.
     highest = sum(_highest_objective(part) for part in parts if len(part.indices))
-    return _combine(merged, parts, highest, features.device)
+    return _combine(merged, parts, highest, device)
 
 
 def facility_location_by_coverage(
@@ -171,26 +179,37 @@ def _cover_together(
     features: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int], backend: str
 ) -> list[FacilityLocationResult]:
     """Cover all blocks at once: by one batch on a device, by threads on the CPU."""
-    # Every block makes at least one pick, which tells what its best single token represents.
-    limits = [max(1, quota) for quota in quotas]
     if backend == "numba":
+        # Every block makes at least one pick, which tells what its best single token represents.
+        limits = [max(1, quota) for quota in quotas]
         layout = BlockLayout.of(blocks, features.device)
-        block_weights, is_even = cover_evenly_without_weights(layout.stack(weights.detach()))
+        block_weights, evenly = cover_evenly_without_weights(layout.stack(weights.detach()))
         solutions = solve_blocks(block_similarity(layout.stack(features)).cpu(), block_weights.cpu(), limits)
-        found = solutions, is_even.tolist()
+        found: tuple[list[Solution], list[bool]] = solutions, evenly.tolist()
     else:
-        found = cover_blocks(features, weights, blocks, limits, backend=backend).read()
+        found = cover_blocks(features, weights, blocks, quotas, backend=backend).read()[:2]
     parts = []
     for solution, is_even, block, quota in zip(*found, blocks, quotas, strict=True):
         if not 0 < solution.full_objective < math.inf:
             _cover_block(features[block], weights[block], max(1, quota), "numba", DEFAULT_MATRIX_LIMIT)  # raises
-        part = result_of(solution)
-        if is_even:
-            part = replace(part, gains=torch.zeros_like(part.gains), single_objective=0.0, full_objective=0.0)
-        if quota == 0:
-            part = replace(part, indices=part.indices[:0], gains=part.gains[:0], coverage=0.0, bound=0.0)
-        parts.append(part)
+        parts.append(block_result(solution, is_even, quota))
     return parts
+
+
+def block_result(solution: Solution, is_even: bool, quota: int) -> FacilityLocationResult:
+    """Return the result for one block.
+
+    Args:
+        solution: Its picks; one, if the quota is 0.
+        is_even: Whether its weights were all 0, so that it was covered evenly.
+        quota: Its quota.
+    """
+    part = result_of(solution)
+    if is_even:
+        part = replace(part, gains=torch.zeros_like(part.gains), single_objective=0.0, full_objective=0.0)
+    if quota == 0:
+        part = replace(part, indices=part.indices[:0], gains=part.gains[:0], coverage=0.0, bound=0.0)
+    return part
 
 
 def _cover_block(

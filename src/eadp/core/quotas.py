@@ -201,12 +201,12 @@ def _sums_in_boxes(guide: Tensor, boxes: Sequence[Box], whole_cells: bool = Fals
         if whole_cells:
             top, bottom = (_floor(edge * rows) / rows for edge in (top, bottom))
             left, right = (_floor(edge * columns) / columns for edge in (left, right))
-        row_shares, column_shares = _overlap(rows, top, bottom).to(guide), _overlap(columns, left, right).to(guide)
+        row_shares, column_shares = overlap(rows, top, bottom).to(guide), overlap(columns, left, right).to(guide)
         sums.append((row_shares @ guide @ column_shares).item())
     return sums
 
 
-def _overlap(cells: int, start: float, end: float) -> Tensor:
+def overlap(cells: int, start: float, end: float) -> Tensor:
     """Divide [0, 1] into equal cells and return the share of each that lies in [start, end]."""
     edges = torch.arange(cells + 1, dtype=torch.float64)
     return (torch.clamp(edges[1:], max=end * cells) - torch.clamp(edges[:-1], min=start * cells)).clamp_min(0)

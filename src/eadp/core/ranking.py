@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def rank_descending(scores: Tensor) -> Tensor:
-    """Return the indices of N scores, highest score first; of equal scores, the lowest index comes first.
+    """Return the indices of N scores (or B×N), highest score first; of equal scores, the lowest index comes first.
 
     Only exactly equal scores tie. No tolerance would suit all scores: attention weights span orders of magnitude, while
     a cosine near 0 has the same absolute rounding error as one near 1.

@@ -23,6 +23,12 @@ from eadp.core.types import Relevance, TextGuide
 from eadp.core.word_weights import DISPERSIONS, WordMaps, count_words, entropy, filter_words
 
 
+def constant_note(some_blocks: bool) -> str:
+    """Return the note on an image whose map is constant. some_blocks: in some of its blocks, each normalized alone."""
+    where, what = ("of some blocks ", "those blocks") if some_blocks else ("", "they")
+    return f"the text does not tell the tokens {where}apart: {what} are covered evenly"
+
+
 @dataclass(frozen=True)
 class _Query:
     """One image and its question.
@@ -90,9 +96,7 @@ class _Query:
                 unit_rows(values, what)
         if not covers_evenly:
             return scored
-        some = by_block and len(self.layout) > 1
-        where, what = ("of some blocks ", "those blocks") if some else ("", "they")
-        note = f"the text does not tell the tokens {where}apart: {what} are covered evenly"
+        note = constant_note(by_block and len(self.layout) > 1)
         return replace(scored, notes=(*scored.notes, note))
 
 

@@ -101,15 +101,17 @@ def _similarity_of_unit_rows(x: Tensor) -> Tensor:
     out = x.new_empty(*x.shape[:-1], n)
     half = torch.full((), 0.5, dtype=x.dtype, device=x.device)
     multiply = torch.addmm if x.ndim == 2 else torch.baddbmm
-    # The matrix is symmetric: only the panels right of the diagonal are multiplied, the others are copied.
-    step = max(128, -(-n // 8))
+    # The matrix is symmetric: only the panels right of the diagonal are multiplied, the others are copied. A device
+    # multiplies the whole faster than it launches the panels.
+    step = max(128, -(-n // 8)) if x.device.type == "cpu" else n
     for start in range(0, n, step):
         end = min(start + step, n)
         panel = out[..., start:end, start:]
         multiply(half, x[..., start:end, :], x[..., start:, :].mT, alpha=0.5, out=panel).clamp_(0, 1)
         corner = panel[..., : end - start]
         corner.copy_(corner.triu() + corner.triu(1).mT)
-        out[..., end:, start:end] = panel[..., end - start :].mT
+        if end < n:
+            out[..., end:, start:end] = panel[..., end - start :].mT
     diagonal = out.diagonal(dim1=-2, dim2=-1)
     # Adding 0 times the old entries keeps what is not a number.
     diagonal.copy_(self_similarity(x) + 0 * diagonal)

@@ -14,6 +14,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from eadp.core.deferred import WithDeferredFields, deferrable
+
 Grid = tuple[int, int]
 """Rows and columns of one block of tokens. A block is an image, a crop or a frame."""
 
@@ -100,8 +102,9 @@ class VisualTokens:
             methods that compare tokens there.
         padding: N, true for tokens that show nothing but padding. None where the model pads no image, or where the
             method does not ask.
-        sequence: N, the rank of each token in the order in which the language model receives them. It differs from the
-            order here on LLaVA-NeXT, whose crops are joined and read row by row. None if the order is the same.
+        sequence: N, on the CPU, the rank of each token in the order in which the language model receives them. It
+            differs from the order here on LLaVA-NeXT, whose crops are joined and read row by row. None if the order is
+            the same.
         newlines: R×d_v, the newline tokens between the image's rows, for methods that can keep or drop these too.
         downsampled: E×d_v, the blocks encoded again at a lower resolution, as the language model would receive them.
         downsampled_grids: (rows, columns) of each block in `downsampled`; (0, 0) for a block that is dropped.
@@ -155,11 +158,18 @@ class VisualTokens:
 
     def in_sequence(self, indices: Tensor) -> Tensor:
         """Sort token indices into the order in which the language model receives the tokens."""
-        return indices.sort().values if self.sequence is None else indices[self.sequence[indices].argsort()]
+        if self.sequence is None:
+            return indices.sort().values
+        return indices[self.sequence.to(indices.device)[indices].argsort()]
 
     def quotas(self, indices: Tensor) -> tuple[int, ...]:
         """Count how many of these token indices fall into each block."""
-        return tuple(int(((indices >= block.start) & (indices < block.stop)).sum()) for block in self.blocks)
+        return count_in_blocks(indices, self.blocks)
+
+
+def count_in_blocks(indices: Tensor, blocks: Sequence[slice]) -> tuple[int, ...]:
+    """Count how many of these token indices fall into each block."""
+    return tuple(int(((indices >= block.start) & (indices < block.stop)).sum()) for block in blocks)
 
 
 @dataclass(frozen=True)
@@ -235,12 +245,20 @@ class Relevance:
         return self.kept.any(1)
 
 
+@deferrable(
+    *("indices", "order", "gains", "coverage", "bound", "quotas", "scores", "merge", "rows", "newlines", "per_layer"),
+    *("relevance", "notes", "problem"),
+)
 @dataclass(frozen=True)
-class Selection:
+class Selection(WithDeferredFields):
     """Which of the N visual tokens are kept, and how the method chose them.
 
+    On a device, `indices` stay there, and what the host does not need to know (coverage, bound, quotas, order, …) is
+    computed when it is asked for: the first of them that is read waits for the device. Input that is not finite is
+    noticed then, too; `check` raises for it.
+
     Attributes:
-        indices: K, the kept tokens, sorted.
+        indices: K, the kept tokens, sorted. On the CPU where their number depends on the image.
         total: N.
         method: The method's name, including the variant if the model required one.
         order: K, the kept tokens in the order in which they were picked.
@@ -260,6 +278,8 @@ class Selection:
         per_layer: Number of tokens that each layer of the language model processes. Empty if it is the same for all.
         relevance: The relevance scores, for methods that compute them.
         notes: Sentences about anything that was done differently from what was asked.
+        problem: What was wrong with the input, so that the selection is meaningless. None if it was all right. On the
+            CPU, methods raise instead.
     """
 
     indices: Tensor
@@ -278,6 +298,12 @@ class Selection:
     per_layer: tuple[int, ...] = ()
     relevance: Relevance | None = None
     notes: tuple[str, ...] = field(default=())
+    problem: str | None = None
+
+    def check(self) -> None:
+        """Raise ValueError if the input was not finite, so that the selection is meaningless."""
+        if self.problem is not None:
+            raise ValueError(self.problem)
 
     def __len__(self) -> int:
         return len(self.indices)

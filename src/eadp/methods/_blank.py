@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eadp.core import VisualTokens
+from eadp.core import VisualTokens, even_cells
 from eadp.core.similarity import scale_rows
 from eadp.methods.uniform import Uniform
 
@@ -40,3 +40,23 @@ def are_alike(rows: Tensor, blocks: Sequence[slice]) -> bool:
     unit = scale_rows(rows, "rows")
     distances = [(unit[block] - unit[block.start]).norm(dim=1).max() for block in blocks]
     return bool(torch.stack(distances).max() <= COPY_DISTANCE)
+
+
+def spread_equals(tokens: VisualTokens, score: Tensor, picked: Tensor, is_pool: bool) -> Tensor:
+    """Return as many tokens of each block as were picked there, on an even grid where all have the same score.
+
+    Args:
+        tokens: The visual tokens.
+        score: N, a constant map is 1 everywhere; in any other, the lowest score is less.
+        picked: The tokens that were picked.
+        is_pool: Whether the image counts as one block.
+    """
+    if is_pool:
+        return even_tokens(tokens, len(picked))
+    spread = []
+    for block, grid in zip(tokens.blocks, tokens.grids, strict=True):
+        here = picked[(picked >= block.start) & (picked < block.stop)]
+        if len(here) and bool((score[block] == 1).all()):
+            here = (even_cells(grid, len(here))[1] + block.start).to(here)
+        spread.append(here)
+    return torch.cat(spread)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from eadp.core import Grid, Selection, TextGuide, TextLayout, VisualTokens
 from eadp.methods.base import Method
@@ -25,6 +25,12 @@ class BeforeMethod(Method):
     uses_cls_attention: ClassVar[bool] = False
     newlines_after_frames: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # A subclass with a `select` of its own must not get the `select_batch` of its base class.
+        if "select" in cls.__dict__ and "select_batch" not in cls.__dict__:
+            type.__setattr__(cls, "select_batch", BeforeMethod.select_batch)
+
     @abstractmethod
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
         """Select the tokens of one image (or clip) that stay.
@@ -33,6 +39,17 @@ class BeforeMethod(Method):
             tokens: The N visual tokens and whatever else `needs` names.
             text: The question, for methods that need "text".
         """
+
+    def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
+        """Select the tokens of several images (or clips), each with its own question and budget.
+
+        By default one after another, by `select`. Methods that override it work on all of them at once on a device.
+
+        Args:
+            batch: The visual tokens of each image.
+            texts: The question of each image, for methods that need "text".
+        """
+        return [self.select(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
 
     @property
     def text_layout(self) -> TextLayout:

@@ -16,6 +16,7 @@ from eadp.core import (
     DISPERSIONS,
     Aggregation,
     FacilityLocationResult,
+    Grid,
     OrderedPicks,
     Relevance,
     Scoring,
@@ -26,22 +27,29 @@ from eadp.core import (
     allocate,
     checks,
     dpp_by_quota,
-    even_cells,
     facility_location_by_coverage,
     facility_location_by_quota,
     facility_location_over_time,
     polarize,
     rank_descending,
     relevance,
+    relevance_of_images,
     smooth_and_polarize,
     smooth_maps,
 )
-from eadp.core.backends import BACKENDS
+from eadp.core.backends import BACKENDS, DEVICE_BACKENDS, choose_backend
+from eadp.core.block_layout import BlockLayout
+from eadp.core.image_cover import cover_images
+from eadp.core.image_quotas import allocate_images
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
+from eadp.core.relevance import constant_note
 from eadp.core.scoring import NORMALISED_OVER
 from eadp.core.smoothing import check_smoothing, guess_grids
 from eadp.core.word_weights import WORD_COUNTS
-from eadp.methods._blank import ALIKE, even_tokens, one_represents_all
+from eadp.methods._blank import ALIKE, even_tokens, one_represents_all, spread_equals
+from eadp.methods._eadp_on_device import DeviceSelection, require_text
+from eadp.methods._eadp_presets import PAPER, PUBLISHED
+from eadp.methods._on_device import concatenate, is_on_device
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import OneOf, Range
@@ -52,41 +60,6 @@ if TYPE_CHECKING:
 Temperature = Annotated[float, Range(1e-6, 1e6)]
 Scope = Literal["block", "image", "pool"]
 Selector = Literal["facility_location", "dpp", "topk"]
-
-RELEASED: dict[str, Any] = {
-    "q": 0.2,
-    "words": "slots",
-    "word_count": "floor",
-    "gamma": 0.01 + 1e-6,
-    "lift": 1e-6,
-    "rounding": "released",
-}
-"""Settings of the authors' release on all its models where it differs from the paper's text."""
-
-LLAVA: dict[str, Any] = {**RELEASED, "beta": 1.0, "smoothing_grid": "guessed"}
-QWEN: dict[str, Any] = {**RELEASED, "beta": 2.0, "scope": "pool"}
-VIDEO: dict[str, Any] = {
-    **RELEASED,
-    "q": 0.5,
-    "beta": 2.0,
-    "gamma": 0.01,
-    "aggregation": "inverse_entropy",
-    "normalised_over": "block",
-    "allocation": "uniform",
-    "similarity": "aligned",
-}
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "llava": LLAVA,
-    "llava_next": LLAVA,
-    "llava_video": VIDEO,
-    "llava_onevision": VIDEO,
-    "qwen2_5_vl": QWEN,
-    "qwen3_vl": {**QWEN, "deepstack": False},
-}
-"""The release's settings by family of models. LLaVA-Video has the architecture of LLaVA-OneVision."""
-
-PAPER: dict[str, Any] = {"rounding": "paper"}
-"""Settings of the paper's text where it differs from our defaults."""
 
 
 @register_method
@@ -264,11 +237,14 @@ class EADP(BeforeMethod):
         )
 
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
+        if self._stays_on_device([tokens]):
+            (selection,) = self._select_on_device([tokens], [text])
+            return selection
         limit = None if self.keep is None else self.count_to_keep(len(tokens))
         relevant = self.relevance(tokens, text)
         weights = cast(Tensor, relevant.polarized)
-        rows = tokens.features if self.similarity == "features" else cast(Tensor, tokens.aligned)
-        blocks = [slice(0, len(tokens))] if self.scope == "pool" else tokens.blocks
+        rows = self._rows(tokens)
+        blocks = self._blocks(tokens)
         picks: OrderedPicks | FacilityLocationResult
         covered: FacilityLocationResult | None = None
         solver: dict[str, Any] = {"backend": self.backend, "matrix_limit": self.matrix_limit}
@@ -295,7 +271,9 @@ class EADP(BeforeMethod):
         notes = relevant.notes
         if relevant.is_constant is not None and bool(relevant.is_constant):
             if self.selection == "topk":
-                picks = OrderedPicks(self._spread_equals(tokens, relevant.score, picks.indices), picks.gains)
+                picks = OrderedPicks(
+                    spread_equals(tokens, relevant.score, picks.indices, self.scope == "pool"), picks.gains
+                )
             elif one_represents_all(picks.gains, len(blocks)):
                 picks, notes = OrderedPicks(even_tokens(tokens, len(picks.indices)), picks.gains), (*notes, ALIKE)
         indices = picks.indices.sort().values
@@ -313,6 +291,58 @@ class EADP(BeforeMethod):
             notes=notes,
         )
 
+    def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
+        if self._stays_on_device(batch):
+            return self._select_on_device(batch, texts)
+        return super().select_batch(batch, texts)
+
+    def _stays_on_device(self, batch: Sequence[VisualTokens]) -> bool:
+        """Return whether the host knows how many tokens stay, so that only the device has to know which."""
+        if not is_on_device(batch):
+            return False
+        adds_up = self.rounding == "exact" or self.scope == "pool" or self.allocation == "uniform"
+        largest = max(block.stop - block.start for tokens in batch for block in self._blocks(tokens))
+        size = torch.promote_types(batch[0].features.dtype, torch.float32).itemsize
+        blocks = sum(len(self._blocks(tokens)) for tokens in batch)
+        return (
+            self.selection == "facility_location"
+            and self.coverage is None
+            and (adds_up or all(len(tokens.grids) == 1 for tokens in batch))
+            and not (self.time and any(tokens.is_clip for tokens in batch))
+            and choose_backend(self.backend, batch[0].features.device) in DEVICE_BACKENDS
+            and blocks * largest**2 * size <= self.matrix_limit
+        )
+
+    def _rows(self, tokens: VisualTokens) -> Tensor:
+        """Return the rows by which tokens represent each other."""
+        return tokens.features if self.similarity == "features" else cast(Tensor, tokens.aligned)
+
+    def _blocks(self, tokens: VisualTokens) -> list[slice]:
+        """Return the blocks that are covered one by one."""
+        return [slice(0, len(tokens))] if self.scope == "pool" else tokens.blocks
+
+    def _select_on_device(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
+        """Select from all images at once, without waiting for the device."""
+        given = [require_text(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
+        blocks = [tokens.blocks for tokens in batch] if self.scope == "block" else None
+        scored = relevance_of_images(
+            [aligned for aligned, _ in given], [text for _, text in given], blocks=blocks, scoring=self.scoring
+        )
+        smoothed, weights = self._smooth(batch, concatenate([each.score for each in scored]))
+        rows = concatenate([self._rows(tokens) for tokens in batch])
+        budgets = [self.count_to_keep(len(tokens)) for tokens in batch]
+        grids = [[(1, len(tokens))] if self.scope == "pool" else list(tokens.grids) for tokens in batch]
+        layout = BlockLayout.following([height * width for each in grids for height, width in each], rows.device)
+        quotas = allocate_images(weights, layout, grids, budgets, self.allocation, [tokens.layout for tokens in batch])
+        counts = [len(each) for each in grids]
+        covered = cover_images(rows, weights, layout, counts, quotas, budgets, backend=self.backend)
+        by_block = self.normalised_over == "block" and self.scope == "block"
+        notes = [constant_note(by_block and len(tokens.grids) > 1) for tokens in batch]
+        found = DeviceSelection(
+            self.name, batch, [text for _, text in given], scored, smoothed, weights, covered, notes
+        )
+        return found.selections()
+
     def relevance(self, tokens: VisualTokens, text: TextGuide | None) -> Relevance:
         """Return the map that selection works on, with every intermediate: scores, the smoothed map, the sharpened map.
 
@@ -320,45 +350,34 @@ class EADP(BeforeMethod):
             tokens: The visual tokens, with `aligned`.
             text: The question.
         """
-        if text is None:
-            raise ValueError("EADP needs the question: give a TextGuide, or use a method that needs no text")
-        if tokens.aligned is None:
-            raise ValueError("EADP needs `aligned`: the visual tokens in the space of the text")
+        aligned, text = require_text(tokens, text)
         blocks = tokens.blocks if self.scope == "block" else None
-        relevant = relevance(
-            tokens.aligned, text.tokens, text.pooled, blocks=blocks, sign=text.sign, scoring=self.scoring
-        )
-        smoothed, polarized = self._smooth(tokens, relevant.score)
+        relevant = relevance(aligned, text.tokens, text.pooled, blocks=blocks, sign=text.sign, scoring=self.scoring)
+        smoothed, polarized = self._smooth([tokens], relevant.score)
         words = None if text.words is None else tuple(text.words)
         return replace(relevant, smoothed=smoothed, polarized=polarized, words=words)
 
-    def _smooth(self, tokens: VisualTokens, score: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the smoothed map and the sharpened map."""
-        if self.scope == "pool" and len(tokens.grids) > 1:
-            return score, polarize(score, self.beta)
-        guesses = [guess_grids(rows * columns) for rows, columns in tokens.grids]
-        if self.smoothing_grid == "own" or all(guesses):
-            grids = tokens.grids if self.smoothing_grid == "own" else [grid for guess in guesses for grid in guess]
+    def _smooth(self, batch: Sequence[VisualTokens], score: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the smoothed maps and the sharpened maps of all images."""
+        maps = [of_block for tokens in batch for of_block in self._maps_of(tokens)]
+        if all(maps):
+            grids = [grid for of_block in maps for grid in of_block]
             return smooth_and_polarize(score, grids, self.smoothing, self.sigma, self.beta)
+        sizes = [rows * columns for tokens in batch for rows, columns in tokens.grids]
         parts = [
-            smooth_maps(score[block], maps, self.smoothing, self.sigma) if maps else score[block]
-            for block, maps in zip(tokens.blocks, guesses, strict=True)
+            smooth_maps(part, of_block, self.smoothing, self.sigma) if of_block else part
+            for part, of_block in zip(score.split(sizes), maps, strict=True)
         ]
-        smoothed = torch.cat(parts)
+        smoothed = torch.cat(parts) if any(maps) else score
         return smoothed, polarize(smoothed, self.beta)
 
-    def _spread_equals(self, tokens: VisualTokens, score: Tensor, picked: Tensor) -> Tensor:
-        """Return as many tokens of each block as were picked there, on an even grid where all have the same score."""
-        if self.scope == "pool":
-            return even_tokens(tokens, len(picked))
-        spread = []
-        for block, grid in zip(tokens.blocks, tokens.grids, strict=True):
-            here = picked[(picked >= block.start) & (picked < block.stop)]
-            # A constant map is normalised to 1 everywhere; in any other, the lowest score is less.
-            if len(here) and bool((score[block] == 1).all()):
-                here = (even_cells(grid, len(here))[1] + block.start).to(here)
-            spread.append(here)
-        return torch.cat(spread)
+    def _maps_of(self, tokens: VisualTokens) -> list[list[Grid]]:
+        """Return the maps that each block is smoothed as; none where it is not smoothed."""
+        if self.scope == "pool" and len(tokens.grids) > 1:
+            return [[]] * len(tokens.grids)
+        if self.smoothing_grid == "own":
+            return [[grid] for grid in tokens.grids]
+        return [guess_grids(rows * columns) for rows, columns in tokens.grids]
 
     def _quotas(self, tokens: VisualTokens, weights: Tensor, budget: int) -> list[int]:
         if self.scope == "pool":

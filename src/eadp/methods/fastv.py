@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from eadp.core import Selection
 from eadp.core.similarity import scale_rows
 from eadp.methods.base import Need, register_method
-from eadp.methods.inside import Cut, InsideMethod, LayerView, select_highest
+from eadp.methods.inside import Cut, InsideMethod, LayerView, select_highest, select_highest_of_all
 
 
 @register_method
@@ -44,6 +45,11 @@ class FastV(InsideMethod):
         if not self.fold or len(kept) == kept.total:
             return kept
         return replace(kept, merge=fold_weights(view.visual, kept.indices))
+
+    def choose_batch(self, cuts: Sequence[Cut], views: Sequence[LayerView]) -> list[Selection]:
+        if self.fold:
+            return super().choose_batch(cuts, views)
+        return select_highest_of_all([view.attention()[0] for view in views], cuts, self.name)
 
 
 def fold_weights(states: Tensor, kept: Tensor) -> Tensor:

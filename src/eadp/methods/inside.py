@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from eadp.core import Selection, checks, rank_descending
+from eadp.core.block_layout import BlockLayout
+from eadp.core.deferred import Deferred
 from eadp.methods.base import Method, Newlines, Positions
 
 Budget = Literal["after_prune", "layer_mean", "published"]
@@ -111,6 +115,12 @@ class InsideMethod(Method):
     layers: tuple[int, ...] = (2,)
     budget: Budget = field(default="after_prune", kw_only=True)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # A subclass with a `choose` of its own must not get the `choose_batch` of its base class.
+        if "choose" in cls.__dict__ and "choose_batch" not in cls.__dict__:
+            type.__setattr__(cls, "choose_batch", InsideMethod.choose_batch)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.known("budget", self.budget, self.budgets)
@@ -125,6 +135,15 @@ class InsideMethod(Method):
 
         Where some are merged, `Selection.rows` lists the merged ones last.
         """
+
+    def choose_batch(self, cuts: Sequence[Cut], views: Sequence[LayerView]) -> list[Selection]:
+        """Select the tokens of several prompts at one layer; called on devices. By default, one prompt after another.
+
+        Args:
+            cuts: The cut of each prompt.
+            views: What the method sees of each prompt.
+        """
+        return [self.choose(cut, view) for cut, view in zip(cuts, views, strict=True)]
 
     def cuts(self, total: int, depth: int) -> tuple[Cut, ...]:
         """Return the cuts for `total` visual tokens in a language model of `depth` layers."""
@@ -208,5 +227,28 @@ def note_missing_attention(scores: Tensor) -> tuple[str, ...]:
 
 def select_highest(scores: Tensor, cut: Cut, method: str) -> Selection:
     """Select the tokens with the highest scores; of equal ones the first."""
-    indices = rank_descending(scores)[: cut.keep].sort().values
-    return Selection(indices, len(scores), method, scores=scores, notes=note_missing_attention(scores))
+    (selection,) = select_highest_of_all([scores], [cut], method)
+    return selection
+
+
+def select_highest_of_all(scores: Sequence[Tensor], cuts: Sequence[Cut], method: str) -> list[Selection]:
+    """Do as `select_highest` does for several prompts, on a device for all of them at once and without waiting."""
+    device = scores[0].device
+    layout = BlockLayout.following([len(each) for each in scores], device)
+    together = layout.stack(scores[0] if len(scores) == 1 else torch.cat(list(scores)))
+    if not layout.is_regular:
+        together = together.where(layout.is_token, -math.inf)
+    keeps = [cut.keep for cut in cuts]
+    kept = rank_descending(together)[:, : max(keeps)]
+    if min(keeps) < max(keeps):
+        is_kept = torch.arange(max(keeps)) < torch.tensor(keeps)[:, None]
+        kept = kept.where(is_kept.to(device), layout.largest)
+    kept = kept.sort(dim=1).values
+
+    def selection(indices: Tensor, of_prompt: Tensor) -> Selection:
+        notes: Any = Deferred(lambda: note_missing_attention(of_prompt))
+        return Selection(
+            indices, len(of_prompt), method, scores=of_prompt, notes=notes() if device.type == "cpu" else notes
+        )
+
+    return [selection(row[:keep], each) for row, keep, each in zip(kept, keeps, scores, strict=True)]

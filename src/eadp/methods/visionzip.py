@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from eadp.core import Selection, TextGuide, VisualTokens, rank_descending, split_evenly
+from eadp.core import Selection, TextGuide, TowerAttention, VisualTokens, rank_descending, split_evenly
 from eadp.core.merging import BlockMerge, add_position_before, group_means, identity_weights, join_blocks, join_rows
 from eadp.methods._attention import (
     cls_attention,
@@ -18,13 +19,12 @@ from eadp.methods._attention import (
     require_attention,
     resolve_layer,
 )
-from eadp.methods._merging import choose_merge_space, has_mosaic, order_blocks
+from eadp.methods._merging import choose_merge_space
+from eadp.methods._on_device import is_on_device
+from eadp.methods._visionzip_rows import CLASS, CONTEXTUAL, DOMINANT, merge_on_device, order_rows
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import Range
-
-DOMINANT, CLASS, CONTEXTUAL = range(3)
-"""Kinds of rows, in the order in which the crops of a mosaic send them."""
 
 
 @register_method
@@ -73,17 +73,35 @@ class VisionZip(BeforeMethod):
         scores, keys = cls_attention(layer), layer.keys.float().mean(1)
         has_class = tokens.tower_cls is not None
         quotas = split_evenly(tokens.grids, self.count_to_keep(len(tokens)))
+        sizes = [block.stop - block.start for block in tokens.blocks]
+        if is_on_device([tokens]) and all(0 < quota < size for quota, size in zip(quotas, sizes, strict=True)):
+            counts = [self._count_contextual(quota, has_class) for quota in quotas]
+            merged = merge_on_device(tokens, scores, keys, quotas, counts)
+            return self._selection(tokens, layer, quotas, scores, *merged)
         blocks = [
             self._merge_block(scores[block], keys[block], quota, has_class)
             for block, quota in zip(tokens.blocks, quotas, strict=True)
         ]
-        parts, sizes = [part for part, _ in blocks], [block.stop - block.start for block in tokens.blocks]
+        parts = [part for part, _ in blocks]
         indices, merge = join_blocks(parts, sizes, has_class)
         rows = None
         if merge is not None:
             rows = join_rows(parts, sizes)
-            order = _order_rows(tokens, rows, [kinds for _, kinds in blocks]).to(rows.device)
+            order = order_rows(tokens, rows, [kinds for _, kinds in blocks]).to(rows.device)
             rows, merge = rows[order], merge[order]
+        return self._selection(tokens, layer, quotas, scores, indices, merge, rows)
+
+    def _selection(
+        self,
+        tokens: VisualTokens,
+        layer: TowerAttention,
+        quotas: Sequence[int],
+        scores: Tensor,
+        indices: Tensor,
+        merge: Tensor | None,
+        rows: Tensor | None,
+    ) -> Selection:
+        has_class = tokens.tower_cls is not None
         space, notes = choose_merge_space(tokens)
         if layer.cls is not None and not has_class:
             notes = (*notes, "the model does not project CLS: one more patch takes its place")
@@ -136,21 +154,3 @@ class VisionZip(BeforeMethod):
             CLASS,
             *kinds,
         ]
-
-
-def _order_rows(tokens: VisualTokens, rows: Tensor, kinds: list[list[int]]) -> Tensor:
-    """Return the permutation that puts rows, given block by block, into the order of the language model.
-
-    kinds: the kind of each row, per block.
-    """
-    is_mosaic, rank = has_mosaic(tokens), {block: n for n, block in enumerate(order_blocks(tokens))}
-    sequence = range(len(tokens)) if tokens.sequence is None else tokens.sequence.tolist()
-    sort_keys: list[tuple[int, ...]] = []
-    for block, kinds_of_block in enumerate(kinds):
-        for kind in kinds_of_block:
-            row = len(sort_keys)
-            if not is_mosaic or block == 0:
-                sort_keys.append((rank[block], row))
-            else:
-                sort_keys.append((1, kind, sequence[int(rows[row])] if kind == DOMINANT else row))
-    return torch.tensor(sorted(range(len(sort_keys)), key=sort_keys.__getitem__), dtype=torch.long)

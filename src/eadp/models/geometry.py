@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
+import torch
 from torch import Tensor
 
-from eadp.models.layout import ImageLayout, Placeholders
+from eadp.models.layout import ImageLayout, Placeholders, join_layouts
 from eadp.models.pixels import block_pixels, join_crops
 from eadp.models.vision_call import VisionCall
 
@@ -88,10 +89,30 @@ class FamilyGeometry(ABC):
         Returns:
             N×c for each image.
         """
-        arrange = arrange or self.arrange
-        parts = cells.split([layout.crops for layout in layouts])
-        return [arrange(layout, part) for layout, part in zip(layouts, parts, strict=True)]
+        return list(self.join_tokens(call, layouts, cells, arrange).split([len(layout) for layout in layouts]))
+
+    def join_tokens(
+        self, call: VisionCall, layouts: Sequence[ImageLayout], cells: Tensor, arrange: Arrange | None = None
+    ) -> Tensor:
+        """Do as `tokens_from_cells` does, but return the tokens of all images as one matrix."""
+        return arrange_images(arrange or self.arrange, layouts, cells)
 
     def block_pixels(self, call: VisionCall, layouts: Sequence[ImageLayout]) -> list[list[Tensor]]:
         """Cut the pixels of a call into blocks: …×3×height×width for each block of each image."""
         return block_pixels(join_crops(cast(Tensor, call.pixels), layouts), layouts)
+
+
+def arrange_images(arrange: Arrange, layouts: Sequence[ImageLayout], cells: Tensor) -> Tensor:
+    """Arrange values of the tower cells of several images: crops×cells×c → N×c, image after image.
+
+    Args:
+        arrange: What arranges the cells of one image.
+        layouts: The layouts of the images.
+        cells: The cells of all their crops, without CLS.
+    """
+    if len(layouts) == 1:
+        return arrange(layouts[0], cells)
+    if (joined := join_layouts(layouts, cells.shape[1])) is not None:
+        return arrange(joined, cells)
+    parts = cells.split([layout.crops for layout in layouts])
+    return torch.cat([arrange(layout, part) for layout, part in zip(layouts, parts, strict=True)])

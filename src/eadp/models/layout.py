@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -81,7 +82,7 @@ class ImageLayout:
     def __len__(self) -> int:
         return len(self.slots)
 
-    @property
+    @cached_property
     def newline_slots(self) -> Tensor:
         """The slots of the newlines, sorted."""
         return self.newlines[self.newlines >= 0].unique()
@@ -151,6 +152,40 @@ def pool_cells(cells: Tensor, pooling: Pooling) -> Tensor:
     else:
         raise ValueError("this model pools by a convolution, which cannot be applied to anything but its own states")
     return pooled.flatten(2).mT
+
+
+def pooled_size(cells: int, pooling: Pooling | None) -> int:
+    """The number of tokens that a tower sequence of so many cells becomes."""
+    if pooling is None:
+        return cells
+    side, _ = square_grid(cells, "the vision tower")
+    return (math.ceil(side / pooling.side) if pooling.mode == "bilinear" else side // pooling.side) ** 2
+
+
+def join_layouts(layouts: Sequence[ImageLayout], cells: int) -> ImageLayout | None:
+    """The layout of several images as if they were one, by which the cells of all of them are arranged at once.
+
+    Args:
+        layouts: The layouts of the images.
+        cells: The number of cells of a tower sequence.
+
+    Returns:
+        The layout. None where one was resampled, or where they are pooled differently.
+    """
+    pooling = layouts[0].pooling
+    if any(layout.resampled or layout.pooling != pooling for layout in layouts):
+        return None
+    numbers = None
+    if any(layout.cells is not None for layout in layouts):
+        size, start, parts = pooled_size(cells, pooling), 0, []
+        for layout in layouts:
+            own = torch.arange(layout.crops * size) if layout.cells is None else layout.cells
+            parts.append(own + start)
+            start += layout.crops * size
+        numbers = torch.cat(parts)
+    grids = [grid for layout in layouts for grid in layout.grids]
+    crops = sum(layout.crops for layout in layouts)
+    return ImageLayout.contiguous(grids, crops=crops, pooling=pooling, cells=numbers)
 
 
 def square_grid(cells: int, owner: str) -> Grid:

@@ -30,13 +30,13 @@ class LlavaGeometry(FamilyGeometry):
             ImageLayout.contiguous([(height // patch, width // patch)]) for height, width in call.listed("image_sizes")
         ]
 
-    def tokens_from_cells(
+    def join_tokens(
         self, call: VisionCall, layouts: Sequence[ImageLayout], cells: Tensor, arrange: Arrange | None = None
-    ) -> list[Tensor]:
+    ) -> Tensor:
         if call.arguments.get("image_sizes") is None:
-            return super().tokens_from_cells(call, layouts, cells, arrange)
+            return super().join_tokens(call, layouts, cells, arrange)
         # Pixtral encodes all images in one sequence.
-        return list(cells[0].split([len(layout) for layout in layouts]))
+        return cells[0]
 
     def padding(self, call: VisionCall, layouts: Sequence[ImageLayout]) -> Sequence[Tensor | None]:
         if call.arguments.get("image_sizes") is not None:
@@ -135,6 +135,7 @@ def tower_rows_by_image(
     if has_cls:
         classes = states[:, 0].split([layout.crops for layout in layouts])
         found = [
-            TowerRows(each, cls[layout.block_crops]) for layout, each, cls in zip(layouts, rows, classes, strict=True)
+            TowerRows(each, cls if layout.block_crops == list(range(len(cls))) else cls[layout.block_crops])
+            for layout, each, cls in zip(layouts, rows, classes, strict=True)
         ]
     return [each if geometry.has_tower_rows(layout) else None for layout, each in zip(layouts, found, strict=True)]

@@ -36,11 +36,10 @@ class Qwen2_5_VLGeometry(FamilyGeometry):
             for frames, rows, columns in self._patch_grids(call)
         ]
 
-    def tokens_from_cells(
+    def join_tokens(
         self, call: VisionCall, layouts: Sequence[ImageLayout], cells: Tensor, arrange: Arrange | None = None
-    ) -> list[Tensor]:
-        merged = cells[0].unflatten(0, (-1, self.patches_per_token)).mean(1)
-        return self._split(call, layouts, merged)
+    ) -> Tensor:
+        return self._row_by_row(call, cells[0].unflatten(0, (-1, self.patches_per_token)).mean(1))
 
     def tower_rows(self, call: VisionCall, layouts: Sequence[ImageLayout], patches: Tensor) -> list[TowerRows]:
         """The tokens of each image as the merger takes them: their patches concatenated.
@@ -51,7 +50,7 @@ class Qwen2_5_VLGeometry(FamilyGeometry):
             patches: P×w, the states of the tower before its merger.
         """
         rows = patches.unflatten(0, (-1, self.patches_per_token)).flatten(1)
-        return [TowerRows(each) for each in self._split(call, layouts, rows)]
+        return [TowerRows(each) for each in self._row_by_row(call, rows).split([len(layout) for layout in layouts])]
 
     def merger_input(self, rows: Tensor) -> Tensor:
         """Rows of `tower_rows`, K×w, as the patches that the merger takes."""
@@ -69,9 +68,6 @@ class Qwen2_5_VLGeometry(FamilyGeometry):
     def _patch_grids(self, call: VisionCall) -> list[list[int]]:
         """Frames, rows and columns of patches of each image or clip."""
         return call.listed(f"{call.modality}_grid_thw")
-
-    def _split(self, call: VisionCall, layouts: Sequence[ImageLayout], rows: Tensor) -> list[Tensor]:
-        return list(self._row_by_row(call, rows).split([len(layout) for layout in layouts]))
 
     def _row_by_row(self, call: VisionCall, merged: Tensor) -> Tensor:
         """Undo the window order of the tower. Its output, like the grids, is row by row."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,30 @@ class TowerLayer:
     received: Tensor | None
     cls_full_width: Tensor | None = None
 
+    def as_one_sequence(self) -> TowerLayer:
+        """The same with all sequences one after another in one."""
+        cls, received, full = (
+            None if each is None else each.flatten()[None] for each in (self.cls, self.received, self.cls_full_width)
+        )
+        return replace(self, keys=self.keys.flatten(0, 1)[None], cls=cls, received=received, cls_full_width=full)
+
+
+@dataclass(frozen=True)
+class PromptIds:
+    """The prompts of a batch, on the CPU.
+
+    Attributes:
+        ids: B×L; None for prompts given as embeddings.
+        valid: B×L, false for padding; None where there is none.
+        encoded: The settings of the pruning and the questions that were encoded under them, by row.
+        shows_padding: Whether the padding is known at all: a prepared mask shows it only to the language model.
+    """
+
+    ids: Tensor | None
+    valid: Tensor | None = None
+    encoded: tuple[Any, dict[int, Any]] | None = None
+    shows_padding: bool = True
+
 
 @dataclass(frozen=True)
 class VisionCall:
@@ -42,11 +66,12 @@ class VisionCall:
 
     Attributes:
         modality: "image" or "video".
-        arguments: The arguments of the call, without the pixels.
+        arguments: The arguments of the call, without the pixels. Tensors are on the CPU.
         pixel_shape: The shape of the pixels.
         lengths: The rows of each entry of `pooler_output`, before `generate` repeats them for beams.
         attention: The recorded layers of the tower, those that the method asked for.
         pixels: The pixels, where the method asked for them.
+        prompt: The prompts that the images are for, where `generate` showed them.
     """
 
     modality: str
@@ -55,6 +80,7 @@ class VisionCall:
     lengths: list[int]
     attention: Sequence[TowerLayer] = ()
     pixels: Tensor | None = None
+    prompt: PromptIds | None = None
 
     def listed(self, argument: str) -> list[Any]:
         """An argument that is a tensor or a list, as a list."""

@@ -310,9 +310,16 @@ class Pruned:
         """What the last prefill kept: one `Selection` per image or clip, in the order of the prompts.
 
         It is the last prefill of the calling thread, or of any thread if the calling one had none. It is empty until a
-        prefill ran since the model was attached.
+        prefill ran since the model was attached. On a GPU, a prefill does not wait to see whether its input was valid;
+        asking for what it kept does.
+
+        Raises:
+            ValueError: If features or text of the last prefill were not finite, so that what it kept is meaningless.
         """
-        return self._results.last.selections
+        selections = self._results.last.selections
+        for selection in selections:
+            selection.check()
+        return selections
 
     @property
     def images(self) -> list[ImageLayout]:
@@ -322,7 +329,7 @@ class Pruned:
     @property
     def columns(self) -> Tensor | None:
         """B×L, which columns of the last prefill's prompts stayed; None before the first prefill."""
-        return self._results.last.columns
+        return self._results.last.columns()
 
     def set(self, **changes: Any) -> None:
         """Change settings, for the calls of all threads that begin from now on.

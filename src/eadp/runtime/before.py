@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,23 +16,25 @@ from torch import Tensor, nn
 
 from eadp.compat import ENCODER_OUTPUTS, query_offset
 from eadp.core import trace
+from eadp.core.deferred import Deferred
 from eadp.methods import BeforeMethod
 from eadp.models.adapter import FamilyAdapter
 from eadp.runtime.attachment import Attachment
 from eadp.runtime.cache_map import CacheMap, PrunedCache, cache_map_of, pruned_cache_of, set_cache_map
-from eadp.runtime.call import ModelCall, PrefillCall, PrefillResult, ShortenedCall, in_call, present_call
-from eadp.runtime.choose import Choice
-from eadp.runtime.compact import Compaction
+from eadp.runtime.call import PrefillCall, PrefillResult, ShortenedCall, in_call, present_call
+from eadp.runtime.continuation import ContinuationPass
 from eadp.runtime.decoder import Decoder
-from eadp.runtime.forward_passes import ContinuationPass
 from eadp.runtime.hooks import Forward, Hooks
 from eadp.runtime.inside import InsideLanguageModel, begin_prefill
-from eadp.runtime.masks import continuation_mask, prefill_mask, valid_columns, valid_past_columns
+from eadp.runtime.kept_columns import Choice
+from eadp.runtime.masks import continuation_mask, prefill_mask, valid_past_columns
 from eadp.runtime.merge import apply_merges, apply_moves, shorten_deepstack
 from eadp.runtime.positions import count_columns, logical_positions, move_back, renumber_positions
 from eadp.runtime.prefill_inputs import PrefillInputs
+from eadp.runtime.prompt_reader import PromptReader
+from eadp.runtime.prompts import ShownPrompt
 from eadp.runtime.settings import Question, Settings
-from eadp.runtime.vision_capture import PrefillContext, VisionCapture, check_call, has_images
+from eadp.runtime.vision_capture import ModelCall, PrefillContext, VisionCapture, check_call, has_images
 from eadp.runtime.vision_recorder import VisionRecorder, vision_calls
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -74,10 +75,16 @@ class Pruning:
         self.attachment = attachment
         self.session = object()
         self._settings = settings
-        self._question = question
         self._finish = finish
+        self._reader = PromptReader(adapter, lambda: self.is_active, settings, question)
         self._recorder = VisionRecorder(
-            adapter, lambda: self.is_active, self._run, self._entering_method, self._called_base, self._add_output
+            adapter,
+            lambda: self.is_active,
+            self._run,
+            self._entering_method,
+            self._called_base,
+            self._shown_prompt,
+            self._add_output,
         )
         self._inside = InsideLanguageModel(adapter, self)
 
@@ -93,6 +100,7 @@ class Pruning:
                 f"{type(text).__name__} has no rotary embedding, so its tokens cannot keep their positions"
             )
         self._recorder.install(hooks)
+        self._reader.install(hooks, self.model)
         if self.model is not self.adapter.base:
             hooks.before(self.model, self._enter_model)
         hooks.around(self.adapter.base, self._around_base)
@@ -123,6 +131,10 @@ class Pruning:
     def _called_base(self) -> nn.Module:
         call = present_call(self, 0)
         return self.adapter.base if call is None else call.capture.adapter.base
+
+    def _shown_prompt(self) -> ShownPrompt:
+        call = present_call(self, 0)
+        return self._reader.shown() if call is None else ShownPrompt(call.capture.sizes)
 
     def _add_output(self, output: Any) -> None:
         if (call := present_call(self, 0)) is not None:
@@ -161,17 +173,7 @@ class Pruning:
     def _prefill(
         self, model_call: ModelCall, base: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        settings = self._settings()
-        capture = VisionCapture(
-            self.adapter.on(base),
-            settings.entering,
-            partial(self._question, settings.question),
-            model_call.vision_calls,
-            model_call.labels,
-            args,
-            kwargs,
-        )
-        call = PrefillCall(self, settings, capture, model_call.drafts)
+        call = self._begin_prefill(model_call, base, args, kwargs)
         with in_call(call):
             output = self._run(forward, args, kwargs)
         if call.result is None:
@@ -181,6 +183,20 @@ class Pruning:
             )
         self._finish(call.result)
         return output
+
+    # Ids are read on the host: compiled, that would be many small graphs.
+    @torch.compiler.disable
+    def _begin_prefill(
+        self, model_call: ModelCall, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PrefillCall:
+        settings = self._settings()
+        adapter, questions = self.adapter.on(base), self._reader.questions(settings)
+        capture = VisionCapture(adapter, settings.entering, questions, model_call, args, kwargs)
+        call = PrefillCall(self, settings, capture, model_call.drafts)
+        if capture.prompt.shows_padding:
+            # Before the vision tower: afterwards, the language model would wait for the text encoder.
+            call.texts = self._reader.encode(settings, capture)
+        return call
 
     # The language model.
 
@@ -219,17 +235,19 @@ class Pruning:
                     "these settings were made by another thread while the model was not attached; make them again"
                 )
             plan = None if call.shortened is None else call.shortened.compaction
-            inputs = PrefillInputs.from_call(kwargs, shortened, self._rotary_ids(positions), plan, past, start)
+            inputs = PrefillInputs.from_call(kwargs, shortened, self._rotary_ids(positions), choice, plan, past, start)
             call.prefill = begin_prefill(call, text, inputs, context, choice, plan)
         return shortened
 
     def _choose(self, call: PrefillCall, kwargs: dict[str, Any]) -> tuple[PrefillContext, Choice]:
         embeddings, capture = kwargs["inputs_embeds"], call.capture
         with torch.no_grad():
-            context = capture.context(embeddings.shape[1], kwargs.get("attention_mask"))
+            context = capture.context(kwargs.get("attention_mask"))
+            texts = self._reader.encode(call.settings, capture) if call.texts is None else call.texts
             chooser = call.settings.chooser(capture.adapter)
-            choice = chooser.choose(context, embeddings[:: context.beams].detach())
-        call.result = PrefillResult(choice.selections, [placed.layout for placed in context.images], choice.keep)
+            choice = chooser.choose(context, embeddings[:: context.beams].detach(), texts)
+        layouts = [placed.layout for placed in context.images]
+        call.result = PrefillResult(choice.selections, layouts, choice.columns())
         return context, choice.repeated(context.beams)
 
     def _unshortened(
@@ -286,15 +304,18 @@ class Pruning:
         embeddings, mask = kwargs["inputs_embeds"], kwargs.get("attention_mask")
         rows, length = embeddings.shape[:2]
         device = embeddings.device
-        keep, valid = choice.keep.to(device), valid_columns(mask, length)
-        plan = Compaction.from_mask(keep if valid is None else keep & valid.to(device))
+        plan, valid = choice.kept.compaction(device), choice.valid
 
-        ids = logical_positions(kwargs.get("position_ids"), start + past.offset, rows, length, device)
-        shift = past.shift
+        given, shift = kwargs.get("position_ids"), past.shift
         if kept_positions == "renumber":
-            first = ids[:, :1] if kwargs.get("position_ids") is None else None
-            positions, shift = renumber_positions(ids, plan, past.shift, valid, first)
+            # Positions that are only counted do not have to be counted on the device.
+            place = torch.device("cpu") if given is None and shift is None else device
+            ids = logical_positions(given, start + past.offset, rows, length, place)
+            first = ids[:, :1] if given is None else None
+            positions, shift = renumber_positions(ids, plan, choice.kept.counts, shift, valid, first)
+            positions, shift = positions.to(device), None if shift is None else shift.to(device)
         else:
+            ids = logical_positions(given, start + past.offset, rows, length, device)
             positions = move_back(plan.take_columns(ids), shift)
         count = count_columns(plan, start, positions.device)
         if self.adapter.geometry.mrope:
@@ -323,7 +344,7 @@ class Pruning:
             prefilled=start + plan.length,
             uncroppable=start + plan.length - plan.tail,
             valid=all_valid,
-            padded=past.padded or (valid is not None and not bool(valid.all())),
+            padded=past.padded or valid is not None,
             shift=shift,
             attachment=self.attachment,
         )
@@ -356,9 +377,9 @@ class Pruning:
         cache = output.past_key_values
         cache_map = cache_map_of(cache) if shortened is None else shortened.cache_map
         if prefill is not None:
-            call.result = replace(
-                result, selections=prefill.selections(result.selections), columns=prefill.columns(result.columns)
-            )
+            log, entered = prefill.log, result.columns
+            columns = Deferred(lambda: log.columns(entered()))
+            call.result = replace(result, selections=log.selections(result.selections), columns=columns)
             prefill.restore(output)
             if prefill.cache_maps:
                 cache_map = cache_map or CacheMap(attachment=self.attachment)

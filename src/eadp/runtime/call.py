@@ -17,29 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eadp.core import Selection
+from eadp.core import Selection, TextGuide
+from eadp.core.deferred import Deferred
 from eadp.models.layout import ImageLayout
-from eadp.models.vision_call import VisionCall
 from eadp.runtime.cache_map import CacheMap
 from eadp.runtime.compact import Compaction
 from eadp.runtime.forward_passes import PrefillPass
 from eadp.runtime.settings import Settings
 from eadp.runtime.vision_capture import VisionCapture
-
-
-@dataclass(frozen=True)
-class ModelCall:
-    """What the call of the whole model shows, and that of its base model no longer does.
-
-    Attributes:
-        vision_calls: The calls that the given outputs of the vision side came from, by modality.
-        drafts: How many tokens at the end of the prompts are drafts of an assistant.
-        labels: B×L, those of the prompts, if they are trained on.
-    """
-
-    vision_calls: dict[str, VisionCall] = field(default_factory=dict)
-    drafts: int = 0
-    labels: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -64,12 +49,12 @@ class PrefillResult:
     Attributes:
         selections: One per image or clip, in the order of the prompts.
         images: Where the tokens of each of them are.
-        columns: B×L, which columns of the prompts stayed.
+        columns: B×L, on the CPU, which columns of the prompts stayed; None before the first prefill.
     """
 
     selections: list[Selection] = field(default_factory=list)
     images: list[ImageLayout] = field(default_factory=list)
-    columns: Tensor | None = None
+    columns: Deferred[Tensor | None] = field(default_factory=lambda: Deferred(lambda: None))
 
 
 class ThreadResults:
@@ -98,6 +83,7 @@ class PrefillCall:
         settings: How it is pruned.
         capture: The images of the forward.
         drafts: As in `ModelCall`.
+        texts: The questions by row, where the method reads them; None until they are encoded.
         shortened: What happened to the call of the language model; None where it was not shortened.
         prefill: The layers of the language model, where a method prunes between them.
         result: What the prefill kept; None until the language model was called.
@@ -107,6 +93,7 @@ class PrefillCall:
     settings: Settings
     capture: VisionCapture
     drafts: int = 0
+    texts: dict[int, TextGuide] | None = None
     shortened: ShortenedCall | None = None
     prefill: PrefillPass | None = None
     result: PrefillResult | None = None

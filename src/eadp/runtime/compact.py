@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ class Compaction:
         valid: B×P, false for padding; None where there is none.
         fill: B×L, the physical column that stands for each logical one: its own, or the last kept one before it.
         tail: How many columns at the end stayed in place in every row.
+        removed: How many columns of all rows were dropped, padding aside; None where the host does not know.
     """
 
     index: Tensor
@@ -26,26 +28,43 @@ class Compaction:
     valid: Tensor | None
     fill: Tensor
     tail: int
+    removed: int | None = None
 
     @classmethod
     def from_mask(cls, keep: Tensor, order: Tensor | None = None) -> Compaction:
-        """Build the compaction that keeps some columns.
+        """Build the compaction that keeps some columns. This waits for the device of the mask.
 
         Args:
             keep: B×L, true for the columns that stay; at least one per row.
             order: B×L, at least 0. The columns that stay are sorted by these numbers. None: they keep their order.
         """
-        counts = keep.sum(1, keepdim=True)
-        width = int(counts.max())
-        padding = width - counts
-        is_ragged = bool((padding > 0).any())
-        valid = torch.arange(width, device=keep.device) >= padding if is_ragged else None
-        index = mask_index = keep.to(torch.uint8).argsort(dim=1, stable=True)[:, -width:]
-        tail = _count_at_end(keep.all(0))
-        if order is not None:
-            index = order.masked_fill(~keep, -1).argsort(dim=1, stable=True)[:, -width:]
-            tail = min(tail, _count_at_end((index == mask_index).all(0)))
-        return cls(index, mask_index, valid, _fill(index, valid, keep.shape[1]), tail)
+        plan = cls.from_counts(keep, keep.sum(1).tolist(), _count_at_end(keep.all(0)))
+        if order is None:
+            return plan
+        index = order.masked_fill(~keep, -1).argsort(dim=1, stable=True)[:, -plan.length :]
+        tail = min(plan.tail, _count_at_end((index == plan.index).all(0)))
+        return replace(plan, index=index, fill=_fill(index, plan.valid, keep.shape[1]), tail=tail)
+
+    @classmethod
+    def from_counts(cls, keep: Tensor, counts: Sequence[int], tail: int, removed: int | None = None) -> Compaction:
+        """Build the compaction that keeps some columns in their order. Nothing waits for the device of the mask.
+
+        Args:
+            keep: B×L, true (or 1, as uint8) for the columns that stay; at least one per row.
+            counts: B, how many stay of each row.
+            tail: How many columns at the end stay in every row.
+            removed: As in the class.
+        """
+        width, valid = max(counts), left_padding(counts)
+        padding: int | Tensor = 0
+        if valid is not None:
+            valid = valid.to(keep.device)
+            padding = (width - torch.tensor(counts)[:, None]).to(keep.device)
+        numbers = keep if keep.dtype == torch.uint8 else keep.to(torch.uint8)
+        index = numbers.argsort(dim=1, stable=True)[:, -width:]
+        # A column has before it as many physical ones as columns up to it stay; a first one that is dropped, none.
+        fill = keep.cumsum(1).clamp_min_(1) + (padding - 1)
+        return cls(index, index, valid, fill, tail, removed)
 
     @classmethod
     def identity(cls, rows: int, length: int, valid: Tensor | None, device: torch.device) -> Compaction:
@@ -53,11 +72,23 @@ class Compaction:
         index = torch.arange(length, device=device).expand(rows, -1)
         return cls(index, index, valid, index, length)
 
+    def to(self, device: torch.device) -> Compaction:
+        """The same on another device."""
+        if self.index.device == device:
+            return self
+        index = self.index.to(device)
+        mask_index = index if self.mask_index is self.index else self.mask_index.to(device)
+        valid = None if self.valid is None else self.valid.to(device)
+        return Compaction(index, mask_index, valid, self.fill.to(device), self.tail, self.removed)
+
     def then(self, later: Compaction) -> Compaction:
         """Combine with a later compaction of the P columns."""
-        index, mask_index = self.index.gather(1, later.index), self.mask_index.gather(1, later.mask_index)
-        fill = _fill(index, later.valid, self.fill.shape[1])
-        return Compaction(index, mask_index, later.valid, fill, min(self.tail, later.tail))
+        index = self.index.gather(1, later.index)
+        tail = min(self.tail, later.tail)
+        if self.mask_index is self.index and later.mask_index is later.index:
+            return Compaction(index, index, later.valid, later.fill.gather(1, self.fill), tail)
+        mask_index = self.mask_index.gather(1, later.mask_index)
+        return Compaction(index, mask_index, later.valid, _fill(index, later.valid, self.fill.shape[1]), tail)
 
     @property
     def length(self) -> int:
@@ -98,6 +129,8 @@ class Compaction:
         if past is None and self.valid is None:
             return None
         now = self.valid if self.valid is not None else torch.ones_like(self.index, dtype=torch.bool)
+        if not start:
+            return now
         if past is None:
             past = now.new_ones(len(now), start)
         return torch.cat([past.to(now.device), now], dim=1)
@@ -119,6 +152,12 @@ class Compaction:
         return mask
 
 
+def left_padding(counts: Sequence[int]) -> Tensor | None:
+    """B×P, on the CPU, false for the padding before rows of so many columns; None where all have as many."""
+    width = max(counts)
+    return torch.arange(width) >= width - torch.tensor(counts)[:, None] if min(counts) < width else None
+
+
 def _fill(index: Tensor, valid: Tensor | None, length: int) -> Tensor:
     """B×length, the physical column of each logical one, of the last kept before it, or of the first that is kept."""
     number = torch.arange(index.shape[1], device=index.device).expand_as(index)
@@ -138,8 +177,12 @@ def _count_at_end(values: Tensor) -> int:
 def _take(states: Tensor, index: Tensor) -> Tensor:
     """B×L×d, B×P → B×P×d."""
     index = index.to(states.device)
-    # Indexing copies whole rows, which `gather` does number by number.
-    return states[torch.arange(len(index), device=index.device)[:, None], index]
+    if len(states) == 1:
+        return states[:, index[0]]
+    if states.device.type != "cpu":
+        return states.gather(1, index[:, :, None].expand(-1, -1, states.shape[2]))
+    # Indexing copies whole rows, which `gather` does number by number; a device does not mind.
+    return states[torch.arange(len(index))[:, None], index]
 
 
 def hidden_value(dtype: torch.dtype) -> bool | float:

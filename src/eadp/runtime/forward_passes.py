@@ -1,23 +1,28 @@
-"""One call of the language model, layer by layer: a prefill that is cut, or a continuation after one."""
+"""A prefill of the language model, layer by layer, that is cut between the layers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache
 
-from eadp.compat import max_length, query_offset
+from eadp.compat import query_offset
 from eadp.core import Selection, trace
+from eadp.core.deferred import Deferred
 from eadp.methods.base import Newlines, Positions
-from eadp.methods.inside import InsideMethod
+from eadp.methods.inside import Cut, InsideMethod
 from eadp.runtime.cache_map import CacheMap
-from eadp.runtime.compact import Compaction
+from eadp.runtime.compact import Compaction, left_padding
+from eadp.runtime.cut_log import CutLog, check_cut_selection, read_together
 from eadp.runtime.decoder import Decoder
+from eadp.runtime.kept_columns import KeptColumns
 from eadp.runtime.masks import (
-    Mask,
+    FULL,
     attention_type,
     causal_layer_mask,
     cut_layer_mask,
@@ -28,7 +33,7 @@ from eadp.runtime.merge import Merge, apply_merges
 from eadp.runtime.positions import count_columns, move_back, renumber_positions
 from eadp.runtime.prefill_inputs import PrefillInputs
 from eadp.runtime.probe import AttentionInputs, Report, peek_attention, stop_at_attention
-from eadp.runtime.remaining_tokens import CutView, RemainingTokens, check_cut_selection, kept_in_row_order
+from eadp.runtime.remaining_tokens import CutView, RemainingTokens, last_attention_of_all
 
 
 @dataclass(frozen=True)
@@ -90,12 +95,15 @@ class PrefillPass:
         self.positions = positions
         self.newlines = newlines
         rows, length = inputs.embeddings.shape[:2]
-        self.layout = Compaction.identity(rows, length, inputs.valid, inputs.embeddings.device)
+        device = inputs.embeddings.device
+        valid = None if inputs.valid is None else inputs.valid.to(device)
+        self.layout = Compaction.identity(rows, length, valid, device)
         self.cuts: list[AppliedCut] = []
         self.attention_inputs: AttentionInputs | None = None
-        self.notes: dict[int, tuple[str, ...]] = {}
-        self.scores: dict[int, Tensor | None] = {}
+        self.log = CutLog(remaining, method.name, newlines, self.config.num_hidden_layers)
+        self.counts: Sequence[int] = [length] * rows if inputs.valid is None else inputs.valid.sum(1).tolist()
         self.cache_maps: list[tuple[int, CacheMap]] = []
+        self._on_host = Compaction.identity(rows, length, inputs.valid, torch.device("cpu"))
         self._is_renumbered = torch.zeros(rows, dtype=torch.bool)
         self._layouts: list[tuple[int, Compaction]] = [(0, self.layout)]
         self._stage = id(self.layout), id(inputs.past)
@@ -106,7 +114,14 @@ class PrefillPass:
 
     def cuts_at(self, layer: int) -> bool:
         """Whether tokens are dropped or merged before this layer."""
+        if not self.log.is_settled and any(layer in group.cuts for group in self.remaining):
+            self._settle()
         return any(group.cut_at(layer) for group in self.remaining)
+
+    def _settle(self) -> None:
+        """Read what former cuts did, which only the device knows."""
+        self.log.settle()
+        self._on_host = self.layout.to(torch.device("cpu"))
 
     def report_at(self, layer: int) -> Report | None:
         """What the attention inputs of a layer are reported to; None where the method does not look at them."""
@@ -147,7 +162,7 @@ class PrefillPass:
             with trace.part("compaction"):
                 states = cut.plan.take_rows(apply_merges(states, cut.merges))
             self.cuts.append(cut)
-            self.layout = self.layout.then(cut.plan)
+            self.layout = self._on_host if states.device.type == "cpu" else self.layout.then(cut.plan)
             self._layouts.append((index, self.layout))
         settings = self._settings(index, states, settings)
         stage = id(self.layout), id(self.inputs.past.at_layer(index))
@@ -163,41 +178,101 @@ class PrefillPass:
             raise RuntimeError(
                 f"layer {index - 1} was not called through its module, so its attention was not recorded"
             )
-        length = states.shape[1]
-        keep = torch.ones(states.shape[:2], dtype=torch.bool)
-        # Between the numbers of two columns there is room for as many others as there are columns.
-        order = (torch.arange(length) * (length + 1)).repeat(len(states), 1)
-        merges, selections, is_reordered = [], [], False
         attention_inputs = attention_inputs.first_keys(filled_keys)
-        past = attention_inputs.key.shape[2] - length
-        for number, group in enumerate(self.remaining):
-            cut = group.cut_at(index)
-            if cut is None:
-                continue
-            row, current = group.row, self.layout.fill[group.row].cpu()
-            view = CutView(group, states[row], self.inputs, current, attention_inputs.for_row(row), past, self.decoder)
-            tokens = current[group.token_columns]
-            with trace.part("selection"):
-                selection = check_cut_selection(self.method.choose(cut, view), cut, len(tokens))
+        past = attention_inputs.key.shape[2] - states.shape[1]
+        cuts = {number: cut for number, group in enumerate(self.remaining) if (cut := group.cut_at(index)) is not None}
+        groups = [self.remaining[number] for number in cuts]
+        # The present column of each column of the first layer.
+        current = self._on_host.fill
+        tokens = [current[group.row][group.token_columns] for group in groups]
+        # On the CPU, one prompt after another takes less memory.
+        shared = None
+        if states.device.type != "cpu":
+            shared = Deferred(lambda: last_attention_of_all(groups, attention_inputs, current, past))
+        views = [
+            CutView(
+                group,
+                states[group.row],
+                self.inputs,
+                current[group.row],
+                attention_inputs.for_row(group.row),
+                past,
+                self.decoder,
+                None if shared is None else partial(_take, shared, place),
+            )
+            for place, group in enumerate(groups)
+        ]
+        with trace.part("selection"):
+            if states.device.type == "cpu":
+                chosen = [self.method.choose(cut, view) for cut, view in zip(cuts.values(), views, strict=True)]
+            else:
+                chosen = self.method.choose_batch(list(cuts.values()), views)
+        selections = [
+            check_cut_selection(selection, cut, len(columns))
+            for selection, cut, columns in zip(chosen, cuts.values(), tokens, strict=True)
+        ]
+        for group in groups:
+            self._is_renumbered[group.row : group.row + self.beams] |= self.positions == "renumber"
+        stays_unread = all(
+            selection.indices.device.type != "cpu" and selection.merge is None and not cut.merged
+            for selection, cut in zip(selections, cuts.values(), strict=True)
+        ) and not any(len(image.placed.layout.newline_slots) for group in groups for image in group.images)
+        if stays_unread:
+            plan, merges = self._cut_unread(cuts, selections, tokens), list[Merge]()
+        else:
+            plan, merges = self._cut_known(cuts, selections, tokens)
+        return AppliedCut(index, plan, merges, selections)
+
+    def _cut_unread(
+        self, cuts: dict[int, Cut], selections: Sequence[Selection], tokens: Sequence[Tensor]
+    ) -> Compaction:
+        """Cut by selections that only the device knows; how many tokens they keep is known."""
+        rows, length = len(self.layout.index), self.layout.length
+        known = self._valid_columns(rows, length)
+        columns, kept = [], []
+        for (number, cut), selection, here in zip(cuts.items(), selections, tokens, strict=True):
+            row = self.remaining[number].row
+            for beam in range(row, row + self.beams):
+                known[beam, here] = False
+                columns.append(beam * length + here)
+                kept.append(selection.indices)
+            self.log.add_unread(number, cut, selection)
+        stay = KeptColumns.of_chosen(known, columns, kept, sum(self.counts))
+        self.counts = stay.counts
+        return stay.compaction(self.layout.index.device)
+
+    def _cut_known(
+        self, cuts: dict[int, Cut], selections: Sequence[Selection], tokens: Sequence[Tensor]
+    ) -> tuple[Compaction, list[Merge]]:
+        """Cut by selections that the host knows, or reads now."""
+        length = self.layout.length
+        keep = self._valid_columns(len(self.layout.index), length)
+        # Between the numbers of two columns there is room for as many others as there are columns.
+        order = (torch.arange(length) * (length + 1)).repeat(len(keep), 1)
+        merges, is_reordered = list[Merge](), False
+        for (number, cut), selection, here, rows in zip(
+            cuts.items(), selections, tokens, read_together(selections), strict=True
+        ):
+            group = self.remaining[number]
+            row, current = group.row, self._on_host.fill[group.row]
             beams = slice(row, row + self.beams)
-            rows = kept_in_row_order(selection).cpu()
             if selection.merge is not None:
-                merges += [
-                    Merge(beam, tokens, tokens[rows], selection.merge) for beam in range(beams.start, beams.stop)
-                ]
-            keep[beams, current[group.drop(rows, cut, self.newlines)]] = False
+                merges += [Merge(beam, here, here[rows], selection.merge) for beam in range(beams.start, beams.stop)]
+            keep[beams, current[self.log.add(number, cut, selection, rows)]] = False
             for image in group.images:
                 if len(image.moved):
                     is_reordered, end = True, int(current[image.columns[image.left]].max())
                     order[beams, current[image.moved]] = order[row, end] + 1 + torch.arange(len(image.moved))
-            self._is_renumbered[beams] |= self.positions == "renumber"
-            self.notes[number] = (*self.notes.get(number, ()), *selection.notes)
-            self.scores.setdefault(number, selection.scores)
-            selections.append(selection)
-        device, valid = self.layout.index.device, self.layout.valid
-        keep = keep.to(device) if valid is None else keep.to(device) & valid
-        plan = Compaction.from_mask(keep, order.to(device) if is_reordered else None)
-        return AppliedCut(index, plan, merges, selections)
+        total, self.counts = sum(self.counts), keep.sum(1).tolist()
+        plan = Compaction.from_mask(keep, order if is_reordered else None)
+        plan = replace(plan, removed=total - sum(self.counts))
+        self._on_host = self._on_host.then(plan)
+        return plan.to(self.layout.index.device), merges
+
+    def _valid_columns(self, rows: int, length: int) -> Tensor:
+        """B×P, on the CPU, false for padding. A prompt may be padded on the right until the first cut."""
+        valid = left_padding(self.counts) if self.cuts else self.inputs.valid
+        return torch.ones(rows, length, dtype=torch.bool) if valid is None else valid.clone()
 
     def _filled_keys(self, index: int, states: Tensor, cache: Cache | None) -> int:
         """How many keys that the method looks at are tokens: a static cache returns its empty slots too."""
@@ -213,7 +288,7 @@ class PrefillPass:
         if not self.cuts and past is self.inputs.past:
             return settings
         cache, embeddings = settings.get("past_key_values"), settings["position_embeddings"]
-        changed = {**settings, "attention_mask": self._mask(index, states, cache)}
+        changed = {**settings, "attention_mask": self._mask(index, states, cache, settings.get("attention_mask"))}
         if self.cuts:
             changed["position_ids"] = count_columns(self.layout, self._held(index, cache), states.device)
         if bool(self._is_renumbered.any()) or past.shift is not None:
@@ -242,14 +317,26 @@ class PrefillPass:
         if not bool(self._is_renumbered.any()):
             return kept, shift
         rows = self._is_renumbered.to(ids.device)
-        packed, lag = renumber_positions(ids, self.layout, shift, self.inputs.valid, self.inputs.first_position)
+        packed, lag = renumber_positions(
+            ids, self.layout, self.counts, shift, self.inputs.valid, self.inputs.first_position
+        )
         before = torch.zeros_like(lag) if shift is None else shift.to(lag.device)
         return torch.where(rows[:, None], packed, kept), torch.where(rows, lag, before)
 
-    def _mask(self, index: int, states: Tensor, cache: Cache | None) -> Any:
+    def _shift_at(self, index: int) -> Tensor | None:
+        """B, how far positions at a layer are behind those of the first layer; None where they are not."""
+        if not bool(self._is_renumbered.any()):
+            return self.inputs.past.at_layer(index).shift
+        return self.positions_at(index)[1]
+
+    def _mask(self, index: int, states: Tensor, cache: Cache | None, given: Any) -> Any:
+        # transformers waits for the device where it builds a mask from padding, so its own is cut there.
+        is_cut = states.device.type != "cpu" and not self.inputs.start and attention_type(self.config, index) == FULL
+        prepared = given if is_cut and isinstance(given, Tensor) and given.ndim == 4 else self._prepared_mask
+
         def make() -> Any:
-            if self._prepared_mask is not None:
-                return cut_layer_mask(self._prepared_mask, self.layout, self.config, cache, index)
+            if prepared is not None:
+                return cut_layer_mask(prepared, self.layout, self.config, cache, index)
             return causal_layer_mask(states, self._cache_map(index, cache).valid, self.config, cache, index)
 
         key = "mask", attention_type(self.config, index), id(self.inputs.past.at_layer(index))
@@ -276,7 +363,7 @@ class PrefillPass:
             prefilled=held + self.layout.length,
             uncroppable=held + self.layout.length - min(self.layout.tail, self.inputs.tail),
             valid=self.layout.valid_with_past(valid_past, held),
-            shift=self.positions_at(index)[1],
+            shift=self._shift_at(index),
         )
 
     # After the last layer.
@@ -295,66 +382,6 @@ class PrefillPass:
     def _layout_at(self, layer: int) -> Compaction:
         return next(layout for first, layout in reversed(self._layouts) if first <= layer)
 
-    def columns(self, entered: Tensor | None) -> Tensor | None:
-        """B×L, which columns of the prompts stayed to the end, before beams. entered: the same for the first layer."""
-        if entered is None:
-            return None
-        stayed = entered.clone()
-        for image in (image for group in self.remaining for image in group.images):
-            stayed[image.placed.row, image.placed.columns[~image.left]] = False
-        return stayed
 
-    def selections(self, before: list[Selection]) -> list[Selection]:
-        """What stayed to the end, one selection per image. before: the same for the first layer."""
-        depth = self.config.num_hidden_layers
-        parts: list[Selection] = []
-        for number, group in enumerate(self.remaining):
-            notes, scores = self.notes.get(number, ()), self.scores.get(number)
-            parts += group.selections(before[len(parts) :], self.method.name, depth, notes, scores)
-        return parts
-
-
-class ContinuationPass:
-    """A call that adds tokens to a cache whose layers hold different numbers of tokens."""
-
-    def __init__(self, decoder: Decoder, mask: Mask, cache_map: CacheMap, position_ids: Tensor | None) -> None:
-        """Begin a continuation.
-
-        Args:
-            decoder: The language model.
-            mask: The mask over the whole logical sequence.
-            cache_map: The map of the cache.
-            position_ids: …×B×P, the positions from which the first layer's rotary embeddings are computed. None: those
-                of deeper layers are the same.
-        """
-        self.decoder = decoder
-        self.config = decoder.config
-        self.mask = mask
-        self.cache_map = cache_map
-        self.position_ids = position_ids
-        self._memo: dict[Any, Any] = {}
-
-    def enter_layer(
-        self, index: int, layer: nn.Module, states: Tensor, settings: dict[str, Any]
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Give a layer the mask and the positions for what its part of the cache holds."""
-        cache_map = self.cache_map.at_layer(index)
-        if cache_map is self.cache_map:
-            return states, settings
-        key = attention_type(self.config, index), id(cache_map)
-        if key not in self._memo:
-            cache = settings["past_key_values"]
-            valid = self._valid(index, cache_map, states, cache)
-            self._memo[key] = {"attention_mask": causal_layer_mask(states, valid, self.config, cache, index)}
-            if self.position_ids is not None and cache_map.shift is not None:
-                ids = move_back(self.position_ids, cache_map.shift)
-                self._memo[key]["position_embeddings"] = self.decoder.rotary_embeddings(states, ids, index)
-        return states, {**settings, **self._memo[key]}
-
-    def _valid(self, index: int, cache_map: CacheMap, states: Tensor, cache: Any) -> Tensor | None:
-        rows, length = states.shape[:2]
-        held = query_offset(cache, index)
-        # A static layer counts in a tensor, which must not be waited for; the causal mask hides its empty slots.
-        width = max_length(cache, index) if isinstance(held, Tensor) else held + length
-        flat_mask = self.mask if isinstance(self.mask, Tensor) and self.mask.ndim == 2 else None
-        return cache_map.physical_mask(flat_mask, rows, width, states.device)
+def _take(parts: Deferred[list[Tensor]], place: int) -> Tensor:
+    return parts()[place]

@@ -8,6 +8,7 @@ and its own positions where tokens are renumbered. Layer 0 always sees everythin
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,13 +18,14 @@ from torch import Tensor, nn
 from eadp.compat import PROCESS_DEEPSTACK
 from eadp.methods.inside import InsideMethod, scale_layers
 from eadp.models.adapter import FamilyAdapter
+from eadp.models.vision_call import EncodedImage
 from eadp.runtime.cache_map import pruned_cache_of
 from eadp.runtime.call import PrefillCall, present_call
-from eadp.runtime.choose import Choice
 from eadp.runtime.compact import Compaction
 from eadp.runtime.decoder import Decoder
 from eadp.runtime.forward_passes import PrefillPass
 from eadp.runtime.hooks import Hooks
+from eadp.runtime.kept_columns import Choice
 from eadp.runtime.merge import shorten_deepstack
 from eadp.runtime.prefill_inputs import PrefillInputs
 from eadp.runtime.probe import AttentionProbe, Report
@@ -143,9 +145,10 @@ def _remaining_tokens(
 ) -> list[RemainingTokens]:
     """The images' tokens that enter the first layer, by budget. depth: the number of layers."""
     fill = None if plan is None else plan.fill.cpu()
+    keep = choice.kept.keep.cpu().bool()
     is_prompt = torch.ones(inputs.embeddings.shape[:2], dtype=torch.bool)
     if inputs.valid is not None:
-        is_prompt &= inputs.valid.cpu()
+        is_prompt &= inputs.valid
     if call.drafts:
         is_prompt[:, -call.drafts :] = False
     is_text, groups, selections = is_prompt.clone(), [], iter(choice.selections)
@@ -154,9 +157,11 @@ def _remaining_tokens(
         for placed in group:
             row = placed.row * context.beams
             columns = placed.columns if fill is None else fill[row, placed.columns]
-            left = choice.keep[row, placed.columns]
+            left = keep[row, placed.columns]
             is_text[row, columns[left]] = False
-            groups[-1].append(RemainingImage(placed, row, columns, left, next(selections).indices.cpu()))
+            # What was encoded is of no use any more, and what was cut may be asked for long after the prefill.
+            light = replace(placed, image=EncodedImage(placed.layout))
+            groups[-1].append(RemainingImage(light, row, columns, left, next(selections).indices.cpu()))
     return [_group(images, is_prompt[images[0].row], is_text[images[0].row], method, depth) for images in groups]
 
 

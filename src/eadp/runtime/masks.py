@@ -34,16 +34,22 @@ def full_attention_mask(mask: Mask) -> Tensor | None:
     return mask
 
 
-def valid_columns(mask: Mask, length: int) -> Tensor | None:
-    """B×length, which tokens of this call are not padding; None where none is padding."""
+def check_width(mask: Mask, length: int) -> None:
+    """Raise ValueError if a mask that was prepared for a static cache does not show a whole prompt of this length."""
     mask = full_attention_mask(mask)
-    if mask is None:
-        return None
-    if mask.ndim == 4 and mask.shape[-1] < length:
+    if mask is not None and mask.ndim == 4 and mask.shape[-1] < length:
         raise ValueError(
             f"the static cache has room for {mask.shape[-1]} tokens, fewer than the prompt has before it is pruned, so "
             "its mask does not show the whole prompt; use pruned.static_cache(max_new_tokens=…)"
         )
+
+
+def valid_columns(mask: Mask, length: int) -> Tensor | None:
+    """B×length, which tokens of this call are not padding; None where none is padding."""
+    check_width(mask, length)
+    mask = full_attention_mask(mask)
+    if mask is None:
+        return None
     visible = visible_entries(mask)
     # The last query of a 4-D mask sees every token before it that is not padding.
     return visible[:, 0, -1, :length] if mask.ndim == 4 else visible[:, -length:]

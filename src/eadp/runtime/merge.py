@@ -55,10 +55,11 @@ class Merge:
             return self
         columns = self.kept.sort().values
         if positions == "keep":
-            own = self.rows >= 0
-            free = columns[~torch.isin(columns, self.columns[self.rows[own]])]
+            rows = self.rows.cpu()
+            own, columns = rows >= 0, columns.cpu()
+            free = columns[~torch.isin(columns, self.columns[rows[own]])]
             columns = torch.empty_like(columns)
-            columns[own], columns[~own] = self.columns[self.rows[own]], free
+            columns[own], columns[~own] = self.columns[rows[own]], free
         return replace(self, kept=columns)
 
     def mix(self, rows: Tensor, extra: Tensor | None = None) -> Tensor:
@@ -81,7 +82,8 @@ class Merge:
     def merged_rows(self, rows: Tensor) -> Tensor:
         """Compute the rows that the language model gets.
 
-        A token that absorbs nothing keeps its row, bit for bit. Before the projector, only the others are projected.
+        A token that absorbs nothing keeps its row, bit for bit. Before the projector, on the CPU only the others are
+        projected.
 
         Args:
             rows: N×d, the rows that it would get without merging.
@@ -95,8 +97,13 @@ class Merge:
         largest = weights[:, : len(rows)].max(1)
         is_mixed = (largest.values != 1) | ((weights != 0).sum(1) != 1)
         merged = rows[largest.indices.to(rows.device)]
+        sources = self.tower.rows if self.tower.cls is None else torch.cat([self.tower.rows, self.tower.cls])
+        if is_mixed.device.type != "cpu":
+            # Only the device knows which are mixed, so all are projected.
+            mixtures = weights @ sources[: weights.shape[1]].float()
+            projected = self.project(mixtures.to(sources.dtype)).to(rows)
+            return torch.where(is_mixed.to(rows.device)[:, None], projected, merged)
         if bool(is_mixed.any()):
-            sources = self.tower.rows if self.tower.cls is None else torch.cat([self.tower.rows, self.tower.cls])
             mixtures = weights[is_mixed] @ sources[: weights.shape[1]].float()
             merged[is_mixed.to(rows.device)] = self.project(mixtures.to(sources.dtype)).to(rows)
         return merged
@@ -155,7 +162,13 @@ def shorten_deepstack(
     still_visual = plan.take_columns(is_visual)
     if plan.valid is not None:
         still_visual = still_visual & plan.valid.to(is_visual.device)
-    left = plan.take_columns(number)[still_visual]
+    left = plan.take_columns(number)
+    if plan.removed is None or left.device.type == "cpu":
+        left = left[still_visual]
+    else:
+        # The same without waiting for the device: all columns that were dropped were visual tokens.
+        visual_first = still_visual.flatten().to(torch.uint8).argsort(descending=True, stable=True)
+        left = left.flatten()[visual_first[: len(layers[0]) - plan.removed]]
     shortened = []
     for index, layer in enumerate(layers):
         if merges:

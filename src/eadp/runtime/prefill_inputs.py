@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from eadp.runtime.cache_map import CacheMap
-from eadp.runtime.compact import Compaction
-from eadp.runtime.masks import Mask, valid_columns, valid_past_columns
+from eadp.runtime.compact import Compaction, left_padding
+from eadp.runtime.kept_columns import Choice
+from eadp.runtime.masks import Mask, valid_past_columns
 from eadp.runtime.positions import move_back
 
 
@@ -23,7 +24,7 @@ class PrefillInputs:
         embeddings: B×P₀×d.
         position_ids: …×B×P₀, the positions from which the first layer's rotary embeddings are computed.
         mask: The attention mask, as the language model got it.
-        valid: B×P₀, false for padding; None where there is none.
+        valid: B×P₀, on the CPU, false for padding; None where there is none.
         past: The map of the cache before this call.
         start: How many columns the first layer of the cache holds.
         logical_mask: The mask over the whole logical sequence.
@@ -49,6 +50,7 @@ class PrefillInputs:
         call: dict[str, Any],
         shortened: dict[str, Any],
         position_ids: Tensor,
+        choice: Choice,
         plan: Compaction | None,
         past: CacheMap,
         start: int,
@@ -59,17 +61,17 @@ class PrefillInputs:
             call: The keyword arguments of the call.
             shortened: The same after `plan`.
             position_ids: As in the class.
-            plan: What a method before the language model did to the columns; None where it dropped nothing.
+            choice: What a method before the language model kept.
+            plan: What that did to the columns; None where it dropped nothing.
             past: The map of the cache before this call.
             start: How many columns the first layer of the cache holds.
         """
         mask, length = call.get("attention_mask"), call["inputs_embeds"].shape[1]
-        valid = valid_columns(mask, length) if plan is None else plan.valid
         return cls(
             embeddings=shortened["inputs_embeds"].detach(),
             position_ids=position_ids,
             mask=shortened.get("attention_mask"),
-            valid=None if valid is None or bool(valid.all()) else valid,
+            valid=choice.valid if plan is None else left_padding(choice.kept.counts),
             past=past,
             start=start,
             logical_mask=mask,
@@ -93,5 +95,5 @@ class PrefillInputs:
         device = self.embeddings.device
         before = valid_past_columns(self.logical_mask, self.past, self.start, rows, device)
         held = torch.full((rows, 1), self.start) if before is None else before.sum(1, keepdim=True).cpu()
-        valid = torch.ones(rows, length, dtype=torch.bool) if self.valid is None else self.valid.cpu()
+        valid = torch.ones(rows, length, dtype=torch.bool) if self.valid is None else self.valid
         return held + valid.cumsum(1) - 1

@@ -7,7 +7,7 @@ bit. Of the matrix, only the rows that someone needs are computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,7 +32,10 @@ PROBE = "eadp_probe"
 """Set on the configuration of a probed attention module: its `AttentionProbe`."""
 
 CHUNK = 256
-"""How many rows of attention are held at once where all are summed."""
+"""How many rows of attention are held at once where all are summed, on the CPU."""
+
+CHUNK_ENTRIES = 1 << 27
+"""How many entries of the attention of all sequences are held at once on a device."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,10 @@ class AttentionInputs:
 
     def received(self) -> Tensor:
         """B×K, the attention that each key receives: the mean over heads and queries."""
-        total = self.query.shape[2]
-        chunks = torch.arange(total, device=self.query.device).split(CHUNK)
+        (batch, heads, total), size = self.query.shape[:3], CHUNK
+        if self.query.device.type != "cpu":
+            size = max(1, CHUNK_ENTRIES // (batch * heads * self.key.shape[2]))
+        chunks = torch.arange(total, device=self.query.device).split(size)
         sums = torch.stack([self.rows(chunk).sum(2) for chunk in chunks]).sum(0)
         return sums.mean(1) / total
 
@@ -121,6 +126,18 @@ class AttentionInputs:
         if self.mask is not None:
             visible = visible & visible_entries(self.mask[:, None, None, :keys]).to(queries.device)
         return visible
+
+
+def can_join(calls: Sequence[AttentionInputs]) -> bool:
+    """Whether several calls, such as those of a packed sequence, have one sequence each, all of one length."""
+    shapes = {(call.query.shape, call.key.shape) for call in calls}
+    return len(calls) > 1 and len(shapes) == 1 and len(calls[0].key) == 1 and all(call.mask is None for call in calls)
+
+
+def join_inputs(calls: Sequence[AttentionInputs]) -> AttentionInputs:
+    """Join calls of one sequence each to a batch of sequences."""
+    query, key = (torch.cat([getattr(call, name) for call in calls]) for name in ("query", "key"))
+    return replace(calls[0], query=query, key=key)
 
 
 class AttentionProbe:

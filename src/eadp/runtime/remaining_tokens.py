@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,8 +13,8 @@ from eadp.core import Selection
 from eadp.methods import NoPruning
 from eadp.methods.base import Newlines
 from eadp.methods.inside import Cut
-from eadp.runtime.choose import kept_slots
 from eadp.runtime.decoder import Decoder
+from eadp.runtime.kept_columns import kept_slots
 from eadp.runtime.prefill_inputs import PrefillInputs
 from eadp.runtime.probe import AttentionInputs
 from eadp.runtime.vision_capture import PlacedImage
@@ -185,6 +186,27 @@ class RemainingTokens:
         ]
 
 
+def last_attention_of_all(
+    groups: Sequence[RemainingTokens], inputs: AttentionInputs, current: Tensor, past: int
+) -> list[Tensor]:
+    """The attention of the last token of each prompt to the tokens that are left, averaged over heads.
+
+    Args:
+        groups: The tokens that are left, by budget.
+        inputs: The attention inputs of all rows.
+        current: B×P₀, on the CPU, the present column of each column of the first layer.
+        past: How many of the keys come before the first column.
+    """
+    last = torch.zeros(len(current), 1, dtype=torch.long)
+    for group in groups:
+        last[group.row] = current[group.row, group.last_column]
+    attention = inputs.rows(last).mean(1).flatten()
+    width = inputs.key.shape[2]
+    columns = [group.row * width + past + current[group.row, group.token_columns] for group in groups]
+    taken = attention[torch.cat(columns).to(attention.device)]
+    return list(taken.split([len(each) for each in columns]))
+
+
 class CutView:
     """The `LayerView` of one prompt's images at the input of a layer."""
 
@@ -197,6 +219,7 @@ class CutView:
         attention_inputs: AttentionInputs,
         past: int,
         decoder: Decoder,
+        last_attention: Callable[[], Tensor] | None = None,
     ) -> None:
         """Set up the view.
 
@@ -208,8 +231,11 @@ class CutView:
             attention_inputs: The attention inputs that the method looks at.
             past: How many of their keys come before the first column.
             decoder: The language model.
+            last_attention: Gives the attention of the prompt's last token to the M tokens, where that is computed for
+                all prompts at once.
         """
         self._remaining = remaining
+        self._last_attention = last_attention
         self._states = states
         self._inputs = inputs
         self._current_columns = current_columns
@@ -259,38 +285,11 @@ class CutView:
 
     def attention(self, words: Tensor | None = None) -> Tensor:
         remaining = self._remaining
+        if words is None and self._last_attention is not None:
+            return self._last_attention()[None]
         queries = torch.tensor([remaining.last_column]) if words is None else remaining.text_columns[words.cpu()]
         rows = self._attention_inputs.rows(self._current_columns[queries])
         return rows[0].mean(0)[:, self._past + self._visual_columns]
 
     def _keys(self, columns: Tensor) -> Tensor:
         return self._attention_inputs.key[0, :, self._past + columns].transpose(0, 1).flatten(1)
-
-
-def kept_in_row_order(selection: Selection) -> Tensor:
-    """The tokens that stay, in the order of their rows."""
-    return selection.indices if selection.rows is None else selection.rows
-
-
-def check_cut_selection(selection: Selection, cut: Cut, left: int) -> Selection:
-    """Return the selection at a cut if the runtime can carry it out.
-
-    Args:
-        selection: What the method returned.
-        cut: The cut.
-        left: How many tokens it had to select from.
-
-    Raises:
-        ValueError: If it keeps another number of tokens than the cut asks for, or its indices are wrong.
-    """
-    kept = selection.indices
-    if selection.total != left or len(kept) != cut.keep:
-        raise ValueError(
-            f"{selection.method} must keep {cut.keep} of {left} tokens at layer {cut.layer}, "
-            f"but kept {len(kept)} of {selection.total}"
-        )
-    if bool((kept.diff() <= 0).any()) or int(kept[0]) < 0 or int(kept[-1]) >= left:
-        raise ValueError(f"{selection.method} must return sorted indices in 0…{left - 1} without repeats")
-    if selection.rows is not None and not torch.equal(selection.rows.sort().values, kept):
-        raise ValueError(f"{selection.method} must return rows that are its indices in another order")
-    return selection

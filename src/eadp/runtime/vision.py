@@ -20,7 +20,7 @@ from eadp.models.adapter import FamilyAdapter
 from eadp.models.geometry import Arrange, FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders
 from eadp.models.vision_call import BlockPixels, EncodedImage, TowerLayer, TowerRows, VisionCall
-from eadp.runtime.probe import AttentionInputs, Report
+from eadp.runtime.probe import AttentionInputs, Report, can_join, join_inputs
 
 
 class VisionSide(Protocol):
@@ -54,16 +54,20 @@ class TowerRecording:
         self.needs_received = needs_received(adapter, method)
         self.layers = recorded_layers(adapter, method)
         self.depth = len(adapter.tower_attention()) if self.layers else 0
-        self._calls: dict[int, list[TowerLayer]] = {layer: [] for layer in self.layers}
+        self._calls: dict[int, list[TowerLayer | AttentionInputs]] = {layer: [] for layer in self.layers}
 
     def report_at(self, layer: int) -> Report | None:
         """What records the attention inputs of a layer; None where the method does not ask for it."""
         return partial(self._record, layer) if layer in self._calls else None
 
-    @trace.part("relevance")
     def _record(self, layer: int, inputs: AttentionInputs) -> None:
-        call = compute_tower_layer(inputs, layer, self.depth, self.has_cls, self.needs_received)
-        self._calls[layer].append(call)
+        # On the CPU at once, so that the inputs can be let go; on a device later, for all calls of a layer at once.
+        is_on_cpu = inputs.key.device.type == "cpu"
+        self._calls[layer].append(self._compute(layer, inputs) if is_on_cpu else inputs)
+
+    @trace.part("relevance")
+    def _compute(self, layer: int, inputs: AttentionInputs) -> TowerLayer:
+        return compute_tower_layer(inputs, layer, self.depth, self.has_cls, self.needs_received)
 
     def recorded(self) -> list[TowerLayer]:
         """What was recorded, layer by layer.
@@ -75,7 +79,14 @@ class TowerRecording:
             raise RuntimeError(
                 f"the vision tower did not call its attention layers {silent}, so their attention is unknown"
             )
-        return [join_calls(self._calls[layer]) for layer in self.layers]
+        return [self._join(layer) for layer in self.layers]
+
+    def _join(self, layer: int) -> TowerLayer:
+        done = [call for call in self._calls[layer] if isinstance(call, TowerLayer)]
+        inputs = [call for call in self._calls[layer] if isinstance(call, AttentionInputs)]
+        if inputs and can_join(inputs):
+            return self._compute(layer, join_inputs(inputs)).as_one_sequence()
+        return join_calls(done or [self._compute(layer, each) for each in inputs])
 
 
 def check_tower(adapter: FamilyAdapter, method: BeforeMethod) -> None:
@@ -123,9 +134,11 @@ def compute_tower_layer(
     first_cell, received = int(has_cls), None
     keys = inputs.key.transpose(1, 2)
     if needs_received:
-        # One sequence at a time: all queries of 64 frames at once would take much memory.
-        per_sequence = [inputs.for_row(row).received() for row in range(len(keys))]
-        received = (torch.cat(per_sequence) * inputs.query.shape[2])[:, first_cell:]
+        # On the CPU one sequence at a time: all queries of 64 frames at once would take much memory.
+        is_on_cpu = keys.device.type == "cpu"
+        parts = [inputs.for_row(row) for row in range(len(keys))] if is_on_cpu else [inputs]
+        sums = [part.received() for part in parts]
+        received = ((sums[0] if len(sums) == 1 else torch.cat(sums)) * inputs.query.shape[2])[:, first_cell:]
     keys = keys[:, first_cell:]
     if not has_cls:
         return TowerLayer(layer, depth, keys, None, received)
@@ -202,37 +215,50 @@ def token_attention(
         For each image, one entry per recorded layer.
     """
 
-    def by_image(rows: Tensor | None) -> list[Tensor] | list[None]:
-        if rows is None:
-            return [None] * len(layouts)
-        return geometry.tokens_from_cells(call, layouts, rows.flatten(2), arrange)
+    lengths = [len(layout) for layout in layouts]
+
+    def by_token(rows: Tensor) -> Tensor:
+        return geometry.join_tokens(call, layouts, rows.flatten(2), arrange)
+
+    def by_image(values: Tensor | None) -> Sequence[Tensor] | Sequence[None]:
+        return [None] * len(layouts) if values is None else values.split(lengths)
 
     attention: list[list[TowerAttention]] = [[] for _ in layouts]
     for layer in call.attention:
-        columns = (by_image(_as_column(each)) for each in (layer.cls, layer.received, layer.cls_full_width))
-        for image, layout, keys, cls, received, full in zip(
-            attention, layouts, by_image(layer.keys), *columns, strict=True
-        ):
+        cls_rows, full_rows, received_rows = (
+            None if each is None else by_token(each[..., None])[:, 0]
+            for each in (layer.cls, layer.cls_full_width, layer.received)
+        )
+        if received_rows is not None:
+            received_rows = received_rows / _per_token(lengths, received_rows)
+        columns = (by_image(each) for each in (by_token(layer.keys), cls_rows, received_rows, full_rows))
+        for image, keys, cls, received, full in zip(attention, *columns, strict=True):
             image.append(
                 TowerAttention(
                     layer.layer,
                     layer.depth,
                     cast(Tensor, keys).unflatten(1, layer.keys.shape[2:]),
-                    None if cls is None else cls[:, 0],
-                    None if received is None else received[:, 0] / len(layout),
-                    None if full is None else full[:, 0],
+                    cls,
+                    received,
+                    full,
                     geometry.model_type,
                 )
             )
     return attention
 
 
-def _as_column(rows: Tensor | None) -> Tensor | None:
-    return None if rows is None else rows[..., None]
+def _per_token(lengths: Sequence[int], like: Tensor) -> float | Tensor:
+    """The number of tokens of each token's image: one number if all images have as many, else one per token."""
+    if len(set(lengths)) == 1:
+        return lengths[0]
+    counts = torch.tensor(lengths)
+    return counts.repeat_interleave(counts).to(like)
 
 
-def join_attention(images: Sequence[EncodedImage]) -> list[TowerAttention]:
+def join_attention(images: Sequence[EncodedImage]) -> Sequence[TowerAttention]:
     """Join the attention of images that share a budget, as if they were one."""
+    if len(images) == 1:
+        return images[0].attention
     total = sum(map(len, images))
     joined = []
     for layers in zip(*(image.attention for image in images), strict=True):
@@ -256,6 +282,8 @@ def join_tower_rows(images: Sequence[EncodedImage]) -> TowerRows | None:
     towers = [image.tower_rows for image in images if image.tower_rows is not None]
     if not towers or len(towers) < len(images):
         return None
+    if len(towers) == 1:
+        return towers[0]
     classes = [tower.cls for tower in towers if tower.cls is not None]
     with torch.enable_grad():
         return TowerRows(torch.cat([tower.rows for tower in towers]), torch.cat(classes) if classes else None)
@@ -264,6 +292,8 @@ def join_tower_rows(images: Sequence[EncodedImage]) -> TowerRows | None:
 def join_per_token(parts: Sequence[Tensor | None]) -> Tensor | None:
     """Join what is known per token of images that share a budget; None unless it is known for all of them."""
     known = [part for part in parts if part is not None]
+    if len(parts) == 1:
+        return parts[0]
     return torch.cat(known) if known and len(known) == len(parts) else None
 
 

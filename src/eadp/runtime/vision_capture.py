@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,18 @@ from eadp.methods import BeforeMethod
 from eadp.models.adapter import FamilyAdapter
 from eadp.models.geometry import FamilyGeometry
 from eadp.models.layout import ImageLayout, Placeholders
-from eadp.models.vision_call import EncodedImage, VisionCall
-from eadp.runtime.answers import answer_columns, without_answer
-from eadp.runtime.masks import Mask, valid_columns
+from eadp.models.vision_call import EncodedImage, PromptIds, VisionCall
+from eadp.runtime.answers import answer_columns
+from eadp.runtime.masks import Mask, check_width, valid_columns
+from eadp.runtime.prompts import HostCopies, Questions, read_mask, rows_with_placeholders
 from eadp.runtime.vision import encoded_images, needs_pixels, needs_received, recorded_layers
 from eadp.runtime.vision_recorder import VISION_CALL, check_recorded
 
 PIXELS = ("pixel_values", "pixel_values_videos")
 IMAGE_SIZES = ("image_grid_thw", "video_grid_thw", "image_sizes")
+
+SIZES = ("image_sizes", "image_grid_thw", "video_grid_thw", "batch_num_images")
+"""The arguments of a forward that give the sizes of images and clips."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,32 @@ class PlacedImage:
 
 @dataclass(frozen=True)
 class PrefillContext:
-    """The images and questions of one prefill.
+    """The images of one prefill.
 
     Attributes:
         images: The images, prompt by prompt and from left to right, before beams repeat the prompts.
         beams: How many times beams repeat each prompt.
-        question: Gives the question of a row.
+        valid: B×L, on the CPU, false for padding, before beams repeat the prompts; None where there is none.
     """
 
     images: list[PlacedImage]
     beams: int
-    question: Callable[[int], str]
+    valid: Tensor | None
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """What the call of the whole model shows, and that of its base model no longer does.
+
+    Attributes:
+        vision_calls: The calls that the given outputs of the vision side came from, by modality.
+        drafts: How many tokens at the end of the prompts are drafts of an assistant.
+        labels: B×L, those of the prompts, if they are trained on.
+    """
+
+    vision_calls: dict[str, VisionCall] = field(default_factory=dict)
+    drafts: int = 0
+    labels: Tensor | None = None
 
 
 def has_images(kwargs: dict[str, Any]) -> bool:
@@ -150,15 +169,23 @@ def _ids(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
 
 
 class VisionCapture:
-    """What one forward of the base model shows of its images."""
+    """What one forward of the base model shows of its images. It is made before the vision tower is queued.
+
+    Attributes:
+        adapter: The adapter of the model.
+        beams: How many times beams repeat each prompt.
+        prompt: The prompts before beams repeat them, on the CPU.
+        questions: Finds the question of each prompt.
+        sizes: The sizes and grids of the images, on the CPU.
+        device: Where the prompts are.
+    """
 
     def __init__(
         self,
         adapter: FamilyAdapter,
         method: BeforeMethod,
         question: Callable[[int, int, Tensor | None], str],
-        given_calls: dict[str, VisionCall],
-        labels: Tensor | None,
+        model_call: ModelCall,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
@@ -169,63 +196,82 @@ class VisionCapture:
             method: The method, whose `needs` say what to collect.
             question: Gives the question of a row of the batch, from the number of rows and from its ids without padding
                 and without an answer that it is trained on.
-            given_calls: The calls that given outputs of the vision side came from, by modality. Where accelerate
-                spreads a model over devices, the base model gets copies of the outputs, which do not name their calls.
-            labels: B×L, the labels of the prompts, if they are trained on.
+            model_call: What the call of the whole model showed.
             args: The arguments of the forward.
             kwargs: Its keyword arguments.
         """
         self.adapter = adapter
         self.method = method
-        self._question = question
-        self._given_calls = given_calls
-        self._ids = _ids(args, kwargs)
+        self._given_calls = model_call.vision_calls
         self._embeddings = kwargs.get("inputs_embeds")
         self._outputs = _given_outputs(kwargs)
-        self._answers = answer_columns(adapter.geometry, labels, kwargs.get("token_type_ids"))
+        self.sizes = HostCopies(kwargs.get(name) for name in SIZES)
+        calls = {modality: self._known_call(modality) for modality in self._outputs}
+        repeats = [
+            len(self._outputs[modality].pooler_output) // len(call.lengths)
+            for modality, call in calls.items()
+            if call is not None and call.lengths
+        ]
+        self.beams = max(repeats, default=1)
+        ids = _ids(args, kwargs)
+        entered: Any = self._embeddings if ids is None else ids
+        self._rows, self._length = len(entered) // self.beams, entered.shape[1]
+        self.device: torch.device = entered.device
+        shown = [call.prompt for call in calls.values() if call is not None and call.prompt is not None]
+        self.prompt = self._read_prompt(ids, kwargs.get("attention_mask"), shown[0] if shown else None)
+        labels, token_types = (
+            None if each is None else each[:: self.beams].cpu()
+            for each in (model_call.labels, kwargs.get("token_type_ids"))
+        )
+        answers = answer_columns(adapter.geometry, labels, token_types)
+        self.questions = Questions(adapter.geometry, self.prompt, self._rows, answers, question)
+        self._placeholders = {modality: self._find_placeholders(modality) for modality in adapter.geometry.modalities}
+
+    def _read_prompt(self, ids: Tensor | None, mask: Any, shown: PromptIds | None) -> PromptIds:
+        """The prompts on the CPU: as `generate` showed them before it encoded the images, or read now."""
+        if shown is not None and shown.ids is not None and shown.ids.shape == (self._rows, self._length):
+            return shown
+        is_flat = isinstance(mask, Tensor) and mask.ndim == 2
+        valid = read_mask(mask[:: self.beams], self._length) if is_flat else None
+        return PromptIds(
+            None if ids is None else ids[:: self.beams].cpu(), valid, shows_padding=mask is None or is_flat
+        )
 
     def add(self, output: Any) -> None:
         """Take an output that the forward encodes within itself; `generate` encodes before it, and passes it in."""
         self._outputs[getattr(output, VISION_CALL).modality] = output
 
-    def context(self, length: int, mask: Mask) -> PrefillContext:
-        """Collect the images and questions of the present forward.
+    def rows_with_images(self) -> list[int]:
+        """The prompts that have placeholders, before beams."""
+        return rows_with_placeholders(self._placeholders.values())
+
+    def context(self, mask: Mask) -> PrefillContext:
+        """Collect the images of the present forward.
 
         Args:
-            length: The number of columns of the prompts.
             mask: The attention mask that the language model gets.
         """
         calls = [(self._call(modality), output) for modality, output in self._outputs.items()]
-        beams = max(
-            (len(output.pooler_output) // len(call.lengths) for call, output in calls if call.lengths), default=1
-        )
-        ids = None if self._ids is None else self._ids[::beams].cpu()
-        valid = valid_columns(mask, length)
-        valid = None if valid is None else valid[::beams].cpu()
-        answers = None if self._answers is None else self._answers[::beams].cpu()
-        entered: Any = self._embeddings if self._ids is None else self._ids
-        rows = len(entered) // beams
-
-        def question(row: int) -> str:
-            if ids is None:
-                return self._question(row, rows, None)
-            is_prompt = slice(None) if valid is None else valid[row]
-            prompt = ids[row][is_prompt]
-            if answers is not None:
-                prompt = without_answer(self.adapter.geometry, prompt, answers[row][is_prompt])
-            return self._question(row, rows, prompt)
-
+        valid = self.prompt.valid
+        check_width(mask, self._length)
+        if not self.prompt.shows_padding:
+            prepared = valid_columns(mask, self._length)
+            valid = None if prepared is None else read_mask(prepared[:: self.beams], self._length)
+            self.questions = replace(self.questions, prompt=replace(self.prompt, valid=valid))
         placed: list[PlacedImage] = []
         for call, output in calls:
-            is_placeholder = self._is_placeholder(call.modality)[::beams].cpu()
-            placeholders = Placeholders(ids, [row.nonzero().flatten() for row in is_placeholder])
+            columns = [row.nonzero().flatten() for row in self._placeholders[call.modality]]
+            placeholders = Placeholders(self.prompt.ids, columns)
             images = encoded_images(self.adapter, call, output, placeholders, self.method)
             placed += _place(images, placeholders, call.modality)
         placed.sort(key=lambda image: (image.row, int(image.columns[0])))
-        return PrefillContext(placed, beams, question)
+        return PrefillContext(placed, self.beams, valid)
+
+    def _known_call(self, modality: str) -> VisionCall | None:
+        return getattr(self._outputs[modality], VISION_CALL, None) or self._given_calls.get(modality)
 
     def _call(self, modality: str) -> VisionCall:
-        call = getattr(self._outputs[modality], VISION_CALL, None) or self._given_calls.get(modality)
+        call = self._known_call(modality)
         if call is None:
             raise ValueError(
                 "mm_encoder_outputs from before eadp.attach do not say what their images were; encode the images again"
@@ -234,13 +280,14 @@ class VisionCapture:
         check_recorded(call, layers, needs_received(self.adapter, self.method), needs_pixels(self.method))
         return call
 
-    def _is_placeholder(self, modality: str) -> Tensor:
-        """B×L."""
+    def _find_placeholders(self, modality: str) -> Tensor:
+        """B×L, on the CPU, before beams."""
         token = self.adapter.geometry.placeholder_id(modality)
-        if self._embeddings is None:
-            return torch.as_tensor(self._ids == token)
+        if self.prompt.ids is not None:
+            return self.prompt.ids == token
         embed = self.adapter.text_model.get_submodule("embed_tokens")
-        return (self._embeddings == embed(torch.tensor(token, device=self._embeddings.device))).all(-1)
+        given = cast(Tensor, self._embeddings)[:: self.beams]
+        return (given == embed(torch.tensor(token, device=given.device))).all(-1).cpu()
 
 
 def _place(images: list[EncodedImage], placeholders: Placeholders, modality: str) -> list[PlacedImage]:

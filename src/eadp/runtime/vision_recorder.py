@@ -16,6 +16,7 @@ from eadp.models.adapter import FamilyAdapter
 from eadp.models.vision_call import VisionCall
 from eadp.runtime.hooks import Hooks
 from eadp.runtime.probe import AttentionProbe, Report
+from eadp.runtime.prompts import ShownPrompt
 from eadp.runtime.vision import TowerRecording, needs_pixels, recorded_layers
 
 VISION_CALL = "_eadp_vision_call"
@@ -35,6 +36,7 @@ class VisionRecorder:
         run: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
         method: Callable[[], BeforeMethod],
         called_base: Callable[[], nn.Module],
+        shown: Callable[[], ShownPrompt],
         report: Callable[[Any], None],
     ) -> None:
         """Set up the recorder.
@@ -45,6 +47,7 @@ class VisionRecorder:
             run: Runs the vision side.
             method: Gives the method, whose `needs` say what to record.
             called_base: Gives the base model that is being called: the adapter's, or a replica of it.
+            shown: Gives the prompts that the images are for, as far as they are known.
             report: Called with each output.
         """
         self.adapter = adapter
@@ -52,6 +55,7 @@ class VisionRecorder:
         self._run = run
         self._method = method
         self._called_base = called_base
+        self._shown = shown
         self._report = report
         self._probed: set[int] = set()
 
@@ -86,7 +90,11 @@ class VisionRecorder:
             recording = _recording.get()
             if (recording is not None and recording[0] is self) or not self._is_active():
                 return own(*args, **kwargs)
-            method = self._method()
+            method, shown = self._method(), self._shown()
+            arguments = dict(signature.bind(*args, **kwargs).arguments)
+            pixels = arguments.pop("pixel_values" if modality == "image" else "pixel_values_videos")
+            # Before the tower is queued: later, reading them would wait for it.
+            arguments = {key: shown.sizes.of(value) for key, value in arguments.items()}
             tower = TowerRecording(self.adapter, method)
             token = _recording.set((self, tower))
             try:
@@ -94,11 +102,10 @@ class VisionRecorder:
             finally:
                 _recording.reset(token)
             if (features := getattr(output, "pooler_output", None)) is not None:
-                arguments = dict(signature.bind(*args, **kwargs).arguments)
-                pixels = arguments.pop("pixel_values" if modality == "image" else "pixel_values_videos")
                 kept = pixels if needs_pixels(method) else None
                 lengths = tokens_per_entry(features)
-                call = VisionCall(modality, arguments, tuple(pixels.shape), lengths, tower.recorded(), kept)
+                recorded, shape = tower.recorded(), tuple(pixels.shape)
+                call = VisionCall(modality, arguments, shape, lengths, recorded, kept, shown.prompt)
                 object.__setattr__(output, VISION_CALL, call)
                 self._report(output)
             return output

@@ -51,12 +51,10 @@ class PruningProcessor(VllmBase):
     Attributes:
         positions: The supported position modes of kept tokens: "renumber", "keep".
         modalities: The modalities that are pruned: "image", "video".
-        accepts_empty_question: Whether the family's guide can encode an empty question.
     """
 
     positions: ClassVar[tuple[Positions, ...]]
     modalities: ClassVar[tuple[str, ...]] = ("image",)
-    accepts_empty_question: ClassVar[bool] = True
 
     def __init__(self, info: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(info, *args, **kwargs)
@@ -99,12 +97,6 @@ class PruningProcessor(VllmBase):
         tokenizer = self.info.get_tokenizer()
         question = request.question or question_of(torch.tensor(prompt), tokenizer, self.info.get_hf_config())
         self._server.check_question(question, lambda text: len(tokenizer(text).input_ids))
-        if not question and not self.accepts_empty_question:
-            raise ValueError(
-                f"the last user turn has no text, but {request.method.name} prunes by the question: add a question, "
-                f'send mm_processor_kwargs={{"{SETTINGS_KEY}": {{"question": "…"}}}}, or choose a method that does not '
-                "read the question"
-            )
         return replace(request, question=question)
 
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:

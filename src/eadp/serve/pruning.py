@@ -13,7 +13,8 @@ from torch import Tensor
 
 from eadp.core.warmup import warm_up
 from eadp.models.guides import EmbeddingGuide
-from eadp.runtime.choose import Chooser, kept_slots
+from eadp.runtime.choose import Budget, Chooser
+from eadp.runtime.kept_columns import kept_slots
 from eadp.serve.compat import cached_tokenizer_from_config, init_logger
 from eadp.serve.features import EncodedFeatures, FeatureCache, FeatureKey
 from eadp.serve.metrics import Metrics
@@ -281,9 +282,10 @@ class PruningModel(VllmBase):
             guide = self.eadp_word_guide if request.reads_word_embeddings else self.eadp_guide
         chooser = Chooser(method, guide, self.vision, newlines=request.newlines)
         newlines = rows[layout.newline_slots.to(rows.device), :width]
-        text = chooser.encode_question(request.question)
-        chosen = chooser.select([encoded.image], encoded.features, text, newlines)
+        text = None if guide is None else chooser.encode_question(request.question, encoded.features.device)
+        chosen = chooser.select(Budget([encoded.image], encoded.features, text, newlines))
         selection, slots = chosen.selection, layout.slots
+        selection.check()
         kept = kept_slots(layout, selection.indices.cpu(), chooser.newlines, selection.newlines).nonzero().flatten()
         if len(kept) != expected:
             raise ValueError(f"{method.name} kept {len(kept)} tokens, but the prompt has {expected} placeholders")

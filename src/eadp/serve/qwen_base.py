@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from eadp.models.layout import Placeholders
 from eadp.models.overrides import Overrides
@@ -28,6 +29,14 @@ PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
 GRID = {"image": "image_grid_thw", "video": "video_grid_thw"}
 TIMES = ("second_per_grid_ts", "timestamps")
 """The fields with the times of a clip's frames: the first on Qwen2.5-VL, the second on Qwen3-VL."""
+
+
+_deltas: Any = WeakTensorKeyDictionary()
+"""The deltas of prompts by their positions.
+
+vLLM's Model Runner V1 keeps the tensor of a prompt's positions, and asks for the delta at every step, also when nothing
+is left that it could be computed from.
+"""
 
 
 class QwenSpans(VllmBase):
@@ -62,8 +71,6 @@ class QwenPruningProcessor(QwenSpans, PruningProcessor):
 
     positions = ("renumber", "keep")
     modalities = ("image", "video")
-    # The guide averages the embeddings of the question's tokens, so there must be at least one.
-    accepts_empty_question = False
 
     def _shorten(self, update: Any, request: Request, media: Media) -> Any:
         if media.modality == "image":
@@ -183,19 +190,19 @@ class QwenPruningModel(QwenSpans, PruningModel):
             place = feature.mm_position
             spans.append(PromptSpan(place.offset, place.length, self.span(feature.modality, data, merge)))
             renumber |= Request.from_tensor(data[REQUEST_FIELD[feature.modality]]).positions == "renumber"
-        return compute_prompt_positions(len(input_tokens), spans, renumber)
+        positions, delta = compute_prompt_positions(len(input_tokens), spans, renumber)
+        _deltas[positions] = delta
+        return positions, delta
 
     def recompute_mrope_positions(
         self, input_ids: Any, multimodal_embeddings: Any, mrope_positions: Tensor, num_computed_tokens: int
     ) -> tuple[list[Tensor], Tensor, int]:
-        if multimodal_embeddings:
-            token_ids = torch.as_tensor(input_ids, device=mrope_positions.device)
-            is_placeholder = (token_ids == self.config.image_token_id) | (token_ids == self.config.video_token_id)
-            channels = [each[:, -POSITION_CHANNELS:] for each in multimodal_embeddings]
-            mrope_positions = fill_in_positions(mrope_positions, is_placeholder, num_computed_tokens, channels)
-        # A prompt ends with text, so its last token has the largest position.
-        delta = int(mrope_positions.max()) + 1 - mrope_positions.shape[1]
-        return [each[:, :-POSITION_CHANNELS] for each in multimodal_embeddings], mrope_positions, delta
+        token_ids = torch.as_tensor(input_ids, device=mrope_positions.device)
+        is_placeholder = (token_ids == self.config.image_token_id) | (token_ids == self.config.video_token_id)
+        channels = [each[:, -POSITION_CHANNELS:] for each in multimodal_embeddings]
+        filled, delta = fill_in_positions(mrope_positions, is_placeholder, num_computed_tokens, channels)
+        delta = _deltas.get(mrope_positions, delta)
+        return [each[:, :-POSITION_CHANNELS] for each in multimodal_embeddings], filled, delta
 
 
 def _modality_of(fields: Mapping[str, Any]) -> str:

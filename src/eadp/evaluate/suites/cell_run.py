@@ -29,6 +29,8 @@ RELEASE_SECONDS = 60
 """How long to wait until the processes of a killed run have released the cell's journal."""
 RECORD = "record.json"
 """The file in the folder of a cell that has its record. It is written when everything else is there."""
+STARTED = "started.json"
+"""The file in the folder of a cell that says what its last harness was started for, and which results were there."""
 COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*m")
 """What loggers write to a terminal to change its colour."""
 DESCRIPTIVE_FIELDS = ("only_named", "split", "measure", "size", "needs", "remark")
@@ -55,14 +57,12 @@ def run_cell(cell: Cell, python: str) -> Generator[int, None, Record]:
     """
     command = harness.build_command(cell, python)
     _wait_for_release(cell.journal)
-    if (record := _read_record(cell)) is not None:
+    if (record := _read_record(cell) or _recover_record(cell)) is not None:
         return record
     earlier_results = harness.list_results(cell)
+    _note_start(cell, earlier_results)
     yield from _run_harness(cell, command)
-    record = _build_record(cell, earlier_results)
-    _save_scores(cell)
-    replace_file(cell.folder / RECORD, json.dumps(record, indent=1) + "\n")
-    return record
+    return _write_record(cell, earlier_results)
 
 
 def define_measurement(benchmark: Benchmark) -> Record:
@@ -80,7 +80,6 @@ def count_answers(journal: Path) -> int:
 
 
 def _run_harness(cell: Cell, command: Sequence[str]) -> Generator[int, None, None]:
-    cell.folder.mkdir(parents=True, exist_ok=True)
     log = _log_of(cell)
     with open(log, "ab") as file:
         process = subprocess.Popen(
@@ -136,6 +135,34 @@ def _is_locked(journal: Path) -> bool:
         finally:
             os.close(descriptor)
     return False
+
+
+def _note_start(cell: Cell, earlier_results: harness.ResultFiles) -> None:
+    results = {path.relative_to(cell.folder).as_posix(): changed for path, changed in earlier_results.items()}
+    noted = {"benchmark": define_measurement(cell.benchmark), "results": results}
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    replace_file(cell.folder / STARTED, json.dumps(noted, indent=1) + "\n")
+
+
+def _recover_record(cell: Cell) -> Record | None:
+    """Write the record of a harness that had written all its results when its runner died; None if there is none."""
+    path = cell.folder / STARTED
+    noted = json.loads(path.read_text("utf-8")) if path.exists() else None
+    if noted is None or noted["benchmark"] != define_measurement(cell.benchmark):
+        return None
+    try:
+        if not harness.has_logged_samples(cell):
+            return None
+        return _write_record(cell, {cell.folder / name: changed for name, changed in noted["results"].items()})
+    except ValueError:  # The results are not complete.
+        return None
+
+
+def _write_record(cell: Cell, earlier_results: harness.ResultFiles) -> Record:
+    record = _build_record(cell, earlier_results)
+    _save_scores(cell)
+    replace_file(cell.folder / RECORD, json.dumps(record, indent=1) + "\n")
+    return record
 
 
 def _build_record(cell: Cell, earlier_results: harness.ResultFiles) -> Record:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,6 +189,12 @@ def read_scored_counts(cell: Cell) -> dict[str, int]:
         return {}
     counts = _read_lmms_eval_results(cell).get("n-samples", {})
     return {task: counts[task]["effective"] for task in cell.benchmark.tasks if task in counts}
+
+
+def has_logged_samples(cell: Cell) -> bool:
+    """Whether the harness logged all samples that it scored, which lmms-eval does after it wrote its results."""
+    logged = Counter(task for task, _, _ in read_logged_samples(cell.output))
+    return all(logged[task] >= scored for task, scored in read_scored_counts(cell).items())
 
 
 def read_scores(cell: Cell) -> dict[str, float]:
