@@ -26,8 +26,7 @@ def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     with torch.autocast("cpu", enabled=False):
-        parts = (part.float() for part in (query, key, value))
-        output, _ = sdpa_attention_forward(module, *parts, attention_mask, **options)
+        output, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), attention_mask, **options)
     return output.to(query.dtype), None
 
 

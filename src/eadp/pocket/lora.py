@@ -18,9 +18,7 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
     """
     named = model.named_modules()
     return {
-        name.replace(".", "-"): module
-        for name, module in named
-        if isinstance(module, nn.Linear) and "layers." in name
+        name.replace(".", "-"): module for name, module in named if isinstance(module, nn.Linear) and "layers." in name
     }
 
 
@@ -39,6 +37,8 @@ def merge(model: nn.Module, down: Mapping[str, Tensor], up: Mapping[str, Tensor]
     layers = linear_layers(model)
     if not layers.keys() == down.keys() == up.keys():
         unknown = sorted(layers.keys() ^ (down.keys() | up.keys()))
-        raise ValueError(f"the LoRA does not fit the model: they do not both have {', '.join(unknown[:3]) or 'A and B'}")
+        raise ValueError(
+            f"the LoRA does not fit the model: they do not both have {', '.join(unknown[:3]) or 'A and B'}"
+        )
     for name, linear in layers.items():
         linear.weight += SCALE * up[name].to(linear.weight) @ down[name].to(linear.weight)
