@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from eadp.pocket import smol
+from eadp.pocket.photo import load_tower
 from eadp.pocket.things.model import build_clip_text, build_language_model, build_tower
 from eadp.pocket.things.questions import KINDS
 from training import distributed
@@ -23,7 +24,8 @@ from training.optimize import Stage
 from training.things import clip, results, tower
 from training.things.lora import Lora
 from training.things.packing import CHAT_ML, VICUNA
-from training.things.reader import EASY, Reader
+from training.things.photographs import Photographer, Photographs
+from training.things.reader import EASY, QUESTIONS_PER_SCENE, Reader
 from training.things.text import encode_captions, world_tokenizer, write_captions
 from training.things.windows import WINDOWS_PER_SCENE, Patches, augment, draw_scenes, draw_windows, drop_background
 
@@ -50,6 +52,9 @@ EASY_SHARE = 0.3
 """Share of the steps of the read stage, the first ones, with easy questions: what is there, and where."""
 
 READ_KEPT = 48
+PHOTOGRAPHS_EVERY = 4
+"""Every fourth batch of smol's read stage is imaginary photographs, so that the model for photographs can share it."""
+
 PROJECT_STEPS, PROJECT_BATCH = 400, 16
 TUNE_KEPT = (32, 64, 64, 96, 160)
 """Numbers of visual tokens that stay in a batch, one of them at random, to prepare the model for pruning."""
@@ -209,6 +214,9 @@ class Recipe:
         stage = Stage(f"{self.model}-read", self.out, modules, steps, settings.read_lr, settings.accumulate)
 
         def step(number: int) -> dict[str, Tensor]:
+            if self.model == "smol" and number % PHOTOGRAPHS_EVERY == PHOTOGRAPHS_EVERY - 1:
+                rng = np.random.default_rng((8, number))
+                return self.reader.photograph_losses(self._draw_photographs(rng, settings.scenes))
             kinds = EASY if number < EASY_SHARE * steps * settings.accumulate else KINDS
             batch = self._draw_scenes(number, settings.scenes)
             keep = choose_patches(batch.owners, READ_KEPT, guided=True)
@@ -261,6 +269,14 @@ class Recipe:
         else:
             results.load(stage.name, stage.modules)
 
+    @cached_property
+    def photographer(self) -> Photographer:
+        """Draws photographs as the tower for photographs sees them."""
+        return Photographer(load_tower().classifier.weight.detach())
+
+    def _draw_photographs(self, rng: np.random.Generator, count: int) -> Photographs:
+        return self.photographer.draw(rng, count, READ_KEPT, QUESTIONS_PER_SCENE)
+
     def _draw_scenes(self, number: int, scenes: int) -> Patches:
         turn = number * distributed.size() + distributed.rank()
         return draw_scenes("train", ANSWER_FIRST_SCENE + turn * scenes, scenes)
@@ -277,6 +293,9 @@ class Recipe:
             batch = draw_scenes("validation", first, ANSWER_VALIDATION_SCENES)
             keep = choose_patches(batch.owners, READ_KEPT, guided=True)
             self.reader.tally_answers(tally, see(batch, keep), keep, batch, first)
+            if self.model == "smol":
+                drawn = self._draw_photographs(np.random.default_rng((9, first)), ANSWER_VALIDATION_SCENES)
+                self.reader.tally_photographs(tally, drawn)
         return tally.percentages()
 
     @torch.no_grad()
