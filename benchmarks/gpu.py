@@ -93,7 +93,7 @@ def model_milliseconds(card: Card, blocks: int, n: int, keep: int, entries: int)
     first = matrix_bytes / card.bandwidth / 1e6
     operations = min(FLOAT64_PER_ENTRY / card.float64_per_clock, FLOAT32_PER_ENTRY / card.float32_per_clock)
     clocks = entries * max(4 / card.bytes_per_clock, operations)
-    if n > facility.LARGE and blocks < facility.MANY_BLOCKS:
+    if n > facility.LARGEST_AT_ONCE and blocks < facility.MANY_BLOCKS:
         programs = min(card.processors, -(-n // facility.GAIN_CHUNK))
         launches = 3 + keep + keep // 8 + 8
         clocks = clocks / programs + keep * BYTES_PER_SCAN * n / card.bytes_per_clock

@@ -28,7 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from eadp.core import ties
-from eadp.core.triton import dpp, facility, facility_kernels, max_min, quotas, relevance, similarity, smoothing
+from eadp.core.triton import cosine, dpp, facility, facility_kernels, max_min, quotas, relevance, similarity, smoothing
 from eadp.utils.tables import format_markdown
 
 TARGETS = {
@@ -43,9 +43,10 @@ TARGETS = {
 POINTERS = {
     **dict.fromkeys(("sizes", "limits", "changed", "counters", "counts", "table", "images", "quotas"), "*i32"),
     **dict.fromkeys(("gains", "highest", "picked_gains", "figures", "goal", "noise"), "*fp64"),
-    **dict.fromkeys(("variance", "unexplained", "factor", "nearest", "block_weights", "reservations", "keys"), "*fp64"),
+    **dict.fromkeys(("variance", "unexplained", "factor", "nearest"), "*fp64"),
+    **dict.fromkeys(("block_weights", "reservations", "keys", "products", "norms"), "*fp64"),
     **dict.fromkeys(("covered", "before", "cosines", "entropies", "dense_score", "global_score"), "*fp32"),
-    **dict.fromkeys(("fused", "extremes", "score", "taps", "smoothed", "polarized", "out"), "*fp32"),
+    **dict.fromkeys(("fused", "extremes", "score", "taps", "smoothed", "polarized", "out", "token_weights"), "*fp32"),
     **dict.fromkeys(("features", "visual", "text"), "*fp16"),
     **dict.fromkeys(("kept", "is_constant"), "*i1"),
     **dict.fromkeys(("order", "starts"), "*i64"),
@@ -142,6 +143,8 @@ KERNELS: dict[str, tuple[Any, str, dict[str, Any], int]] = {
         {**GREEDY, **ONE_BLOCK, "resumes": True},
         CHUNK // 128,
     ),
+    "DPP: matrix": (cosine.finish_cosines, "", {"weighted": True, "tile": cosine.TILE}, 4),
+    "max-min: matrix": (cosine.finish_cosines, "", {"weighted": False, "tile": cosine.TILE}, 4),
     "DPP: all picks": (dpp.dpp_greedy, "*fp64", DPP, CHUNK // 128),
     "DPP: large block, one pick": (dpp.dpp_next, "*fp64", {**DPP, "own": dpp.OWN_CHUNK}, 4),
     "max-min: nearest neighbours": (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eadp import core
-from eadp.core import Aggregation, Scoring
+from eadp.core import Aggregation, Scoring, word_weights
 
 
 def score(visual, words, pooled, sign=-1, blocks=None, aggregation="neg_entropy", gamma=0.01, **settings):
@@ -232,3 +232,24 @@ def test_without_waiting_invalid_input_leaves_nan_and_a_constant_map_is_marked()
     even = core.relevance(torch.ones(9, 24), words, pooled, wait=False)
     assert bool(even.is_constant)
     assert even.notes == ()
+
+
+@pytest.mark.parametrize("dispersion", ["entropy", "central_mass", "variance"])
+def test_long_questions_are_scored_some_words_at_a_time(dispersion, monkeypatch):
+    visual, words, pooled = texts(5, n=40, m=23)
+    settings = {"dispersion": dispersion, "blocks": [slice(0, 16), slice(16, 40)], "mu": 0.5}
+    whole = score(visual, words, pooled, **settings)
+    computed = []
+    distribution = word_weights.word_distribution
+
+    def noted(maps, tau):
+        computed.append(maps.similarity.numel())
+        return distribution(maps, tau)
+
+    monkeypatch.setattr(word_weights, "word_distribution", noted)
+    monkeypatch.setattr(word_weights, "VALUES_AT_ONCE", 200)
+    parts = score(visual, words, pooled, **settings)
+    assert 0 < max(computed) <= 200
+    torch.testing.assert_close(parts.dispersion, whole.dispersion)
+    assert torch.equal(parts.kept, whole.kept)
+    torch.testing.assert_close(parts.score, whole.score)

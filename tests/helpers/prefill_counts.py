@@ -53,13 +53,19 @@ INPUTS = {"one image": 5, "five crops": 10, "64 frames": 128, "batch of 4": 5}
 
 
 def sizes_of(family: str, inputs: str) -> list[Sizes]:
-    """Return the sizes of the images of each prompt. A family without crops or clips gets as many images instead."""
+    """Return the sizes of the images of each prompt. A family without crops or clips gets as many images instead.
+
+    Besides the inputs of the table, there are "3 images" of one prompt and "3 prompts" of one image, and so on.
+    """
     side = tiny.model(family).config.vision_config.image_size if family not in ONE_BLOCK else 0
     image = ONE_BLOCK.get(family, (side, side))
     if inputs == "five crops":
         return [[FIVE_CROPS[family]]] if family in FIVE_CROPS else [[image] * 5]
     if inputs == "64 frames":
         return [[CLIPS[family]]] if family in CLIPS else [[image] * 64]
+    if inputs.endswith(("images", "prompts")):
+        count, what = inputs.split()
+        return [[image] * int(count)] if what == "images" else [[image]] * int(count)
     return [[image]] * (4 if inputs == "batch of 4" else 1)
 
 
@@ -126,14 +132,15 @@ def arguments(family: str, inputs: str, method: str, on_cpu: bool = False) -> di
     """Return the arguments of `attach` for one cell of the table."""
     asked: dict[str, Any] = {"method": method, "keep": _keep(family, inputs)}
     if method in READ_TEXT:
-        asked |= {"guide": _guide(family, on_cpu), "question": QUESTIONS[: len(sizes_of(family, inputs))]}
+        prompts = len(sizes_of(family, inputs))
+        asked |= {"guide": _guide(family, on_cpu), "question": [QUESTIONS[row % 4] for row in range(prompts)]}
     return asked
 
 
 def _keep(family: str, inputs: str) -> int:
     """Where each crop or frame is an image of its own, each has the budget of one."""
     prompt, *_ = sizes_of(family, inputs)
-    return INPUTS["one image"] if len(prompt) > 1 else INPUTS[inputs]
+    return INPUTS["one image"] if len(prompt) > 1 else INPUTS.get(inputs, INPUTS["one image"])
 
 
 @cache

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import eadp
-from eadp.runtime import before, cache_map, compact
+from eadp.runtime import before, cache_map, compact, masks
 from eadp.runtime.positions import renumber_positions
 
 LLAVA = IMAGES["llava"]
@@ -35,7 +35,7 @@ def broken(model: nn.Module, inputs: dict[str, Tensor], **settings: Any) -> bool
 def test_control_without_mask_translation(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, IMAGES[family])
     assert not broken(model, inputs)
-    monkeypatch.setattr(before, "continuation_mask", lambda mask, *_: mask)
+    monkeypatch.setattr(masks, "continuation_mask", lambda mask, *_: mask)
     assert broken(model, inputs)
 
 

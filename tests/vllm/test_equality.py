@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import pytest
 from checkpoints import FAMILIES, LLAVA_VIDEO, folder_of, settings_of
 from engines import Engine, Query, Transformers, clip, random_image, random_question
@@ -242,11 +241,10 @@ def test_methods_presets_and_newlines_on_clips(pair: Pair) -> None:
     assert all(answers[name] != answers["uniform"] for name in answers if name != "uniform")
 
 
-@pytest.mark.parametrize("pair", ["qwen2_5_vl"], indirect=True)
-def test_the_answer_comes_after_the_time_of_a_last_frame_that_is_dropped(pair: Pair) -> None:
-    frames = clip(38, 4)
-    still = np.concatenate([frames, frames[-2:]])
-    pair.check(Query((), ("ab?",), {"keep": 0.5, "method": "evs"}, clips=(still,), frames_per_second=0.05))
+@with_clips
+def test_a_clip_whose_times_are_larger_than_the_positions_after_it(pair: Pair) -> None:
+    """In transformers, the answer continues the positions of the text after the clip, not the largest position."""
+    pair.check(Query((), ("ab?",), {"keep": 0.5}, clips=(clip(38, 6),), frames_per_second=0.05))
 
 
 @with_clips

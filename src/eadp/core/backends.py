@@ -16,6 +16,9 @@ MATRIX_BACKENDS = ("auto", "numba", "torch", "triton")
 """The solvers of the DPP and of max-min, which need the whole matrix."""
 
 
+LARGEST_AT_ONCE = 2048
+"""Blocks with more tokens than this are spread over many processors by Triton, with a launch per pick."""
+
 DEVICE_BACKENDS = ("torch", "triton")
 """The solvers that work on all blocks at once and read nothing back."""
 

@@ -117,8 +117,8 @@ def solve_facility(
         weights: B×N.
         sizes: B, the number of tokens of each block.
         limits: B, the maximum number of picks of each block.
-        goal: 2 numbers (a, b): a block is done once F reaches a · F(all tokens) + b · F(first pick), or nothing is left
-            to gain. None to make `limits` picks, whatever they gain.
+        goal: B×2 numbers (a, b): a block is done once F reaches a · F(all tokens) + b · F(first pick), or nothing is
+            left to gain. None to make `limits` picks, whatever they gain.
         most: The largest of the limits.
         precision: float64, or float32 for compensated sums. None for what is fast on the device. Input in float64 is
             always summed in float64.
@@ -169,7 +169,7 @@ def solve_facility(
         covered = torch.where(is_active[:, None], torch.maximum(covered, row), covered)
         if goal is not None:
             if step == 0:
-                enough = goal[0] * full + goal[1] * gains[:, 0]
+                enough = goal[:, 0] * full + goal[:, 1] * gains[:, 0]
             if step % CHECK_INTERVAL == CHECK_INTERVAL - 1 and not is_active.any():
                 break
     remaining = sums.compute(covered).value.masked_fill(is_out, 0.0)

@@ -57,8 +57,8 @@ class BlockCover:
 
         This waits for the device. A block with a quota of 0 has one pick all the same.
         """
-        is_even, quotas = torch.stack([self.is_even.to(self.quotas), self.quotas]).tolist()
-        return self.solution.read(self.weights), [bool(each) for each in is_even], quotas
+        solutions, (is_even, quotas) = self.solution.read(self.weights, self.is_even, self.quotas)
+        return solutions, [bool(each) for each in is_even], [int(quota) for quota in quotas]
 
 
 def cover_blocks(
@@ -68,6 +68,7 @@ def cover_blocks(
     quotas: Sequence[int] | Tensor,
     total: int | None = None,
     *,
+    goal: Tensor | None = None,
     backend: str = "auto",
 ) -> BlockCover:
     """Pick Q_p tokens of each block p by facility location, all blocks at once, without waiting for the device.
@@ -81,6 +82,7 @@ def cover_blocks(
         blocks: The range of token indices of each block, one after the other; or their layout.
         quotas: Q_p, the number of tokens to pick in each block; as an int32 tensor, if only the device knows.
         total: The sum of the quotas. Needed only if they are a tensor.
+        goal: B×2, where a block stops before its quota, as for the solvers. None to fill every quota.
         backend: `triton`, `torch`, or `auto` for the device's own.
 
     Returns:
@@ -109,10 +111,10 @@ def cover_blocks(
         else:
             with part("similarity"):
                 matrices = similarity.block_similarity(features, layout)
-        solution = solve(matrices, stacked_weights, layout.sizes_on_device, limits, None, most, symmetric=True)
+        solution = solve(matrices, stacked_weights, layout.sizes_on_device, limits, goal, most, symmetric=True)
     else:
         matrices = block_similarity(layout.stack(features), None if layout.is_regular else layout.is_token)
-        solution = solve_facility(matrices, stacked_weights, layout.sizes_on_device, limits, None, most)
+        solution = solve_facility(matrices, stacked_weights, layout.sizes_on_device, limits, goal, most)
     return BlockCover(layout, solution, quotas, total, stacked_weights, is_even)
 
 

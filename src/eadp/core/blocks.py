@@ -85,7 +85,7 @@ def join_blocks(
         zip(part.gains.tolist(), (part.indices + start).tolist(), strict=True)
         for part, start in zip(parts, starts, strict=True)
     ]
-    merged = list(_merge_by_gain(picks, [math.inf] * len(picks)))
+    merged = list(merge_by_gain(picks, [math.inf] * len(picks)))
     # With the same quotas, a block without picks represents nothing, whatever the other picks are.
     highest = sum(_highest_objective(part) for part in parts if len(part.indices))
     return _combine(merged, parts, highest, device)
@@ -127,10 +127,29 @@ def facility_location_by_coverage(
     check_weights(weights)
     parts = [_without_picks(features[block], weights[block]) for block in blocks]
     relevant = [(part, block) for part, block in zip(parts, blocks, strict=True) if part.full_objective > 0]
-    merged = _merge_by_gain(
+    merged = merge_by_gain(
         [_picks_on_demand(features, weights, block, backend, matrix_limit) for _, block in relevant],
         [part.single_objective + ties.ROUNDING_NOISE * part.full_objective for part, _ in relevant],
     )
+    return take_until_covered(merged, parts, coverage, limit, features.device)
+
+
+def take_until_covered(
+    merged: Iterator[Pick],
+    parts: Sequence[FacilityLocationResult],
+    coverage: float,
+    limit: int | None,
+    device: torch.device,
+) -> FacilityLocationResult:
+    """Take as few of the picks of all blocks as reach a coverage.
+
+    Args:
+        merged: The picks, largest gain first.
+        parts: What the best single token and all tokens of each block represent.
+        coverage: As for `facility_location_by_coverage`.
+        limit: The same.
+        device: Where the result is.
+    """
     single_objective, full_objective = (
         sum(part.single_objective for part in parts),
         sum(part.full_objective for part in parts),
@@ -149,7 +168,7 @@ def facility_location_by_coverage(
     tie_loss = 2 * ties.TIE_MARGIN * full_objective * (k + 1)
     by_gains = objective + k * next_gain + tie_loss + BOUND_MARGIN * full_objective
     highest = min(by_gains, (objective + tie_loss) / (1 - 1 / math.e))
-    return _combine(picks, parts, highest, features.device)
+    return _combine(picks, parts, highest, device)
 
 
 def _combine(
@@ -258,7 +277,7 @@ def _backend_for(similarity: object, requested: str) -> str:
     return requested if isinstance(similarity, Tensor) else "rows"
 
 
-def _merge_by_gain(queues: Sequence[Iterator[Pick]], first_gains: Sequence[float]) -> Iterator[Pick]:
+def merge_by_gain(queues: Sequence[Iterator[Pick]], first_gains: Sequence[float]) -> Iterator[Pick]:
     """Merge the picks of all blocks, largest gain first, keeping the order within each block.
 
     Where gains of several blocks tie, the lower block comes first. A queue is asked for a pick only when that pick can

@@ -113,9 +113,7 @@ def dpp_by_quota(
     chosen = choose_backend(backend, features.device)
     if chosen in DEVICE_BACKENDS:
         layout = BlockLayout.of(blocks, features.device)
-        cosine = block_cosine(layout.stack(features))
-        weights = layout.stack(relevance).to(cosine)
-        kernels = cosine.mul_(weights[:, :, None]).mul_(weights[:, None])
+        kernels = _dpp_kernels(chosen, features, relevance, layout)
         if wait:
             checks.finite("kernel", kernels)
         return _pick_together(_dpp_solver(chosen), kernels, layout, quotas)
@@ -147,7 +145,7 @@ def max_min_by_quota(
     chosen = choose_backend(backend, features.device)
     if chosen in DEVICE_BACKENDS:
         layout = BlockLayout.of(blocks, features.device)
-        distances = block_cosine(layout.stack(features)).neg_().add_(1)
+        distances = _distances(chosen, features, layout)
         if wait:
             checks.finite("distance", distances)
         solver = partial(_max_min_solver(chosen), noise=DISTANCE_NOISE)
@@ -158,6 +156,26 @@ def max_min_by_quota(
             picks = max_min(1 - token_cosine(features[block]), quota, backend=chosen)
             parts.append(OrderedPicks(picks.indices + block.start, picks.gains))
     return _concatenate(parts)
+
+
+def _dpp_kernels(backend: str, features: Tensor, relevance: Tensor, layout: BlockLayout) -> Tensor:
+    """B×n×n, the kernel L of each block; undefined beyond a block's size."""
+    if backend == "triton" and features.dtype != torch.float64:
+        from eadp.core.triton import cosine
+
+        return cosine.dpp_kernels(features, relevance, layout)
+    cosines = block_cosine(layout.stack(features))
+    weights = layout.stack(relevance).to(cosines)
+    return cosines.mul_(weights[:, :, None]).mul_(weights[:, None])
+
+
+def _distances(backend: str, features: Tensor, layout: BlockLayout) -> Tensor:
+    """B×n×n, 1 − cosine within each block; undefined beyond a block's size."""
+    if backend == "triton" and features.dtype != torch.float64:
+        from eadp.core.triton import cosine
+
+        return cosine.distances(features, layout)
+    return block_cosine(layout.stack(features)).neg_().add_(1)
 
 
 def _concatenate(parts: Sequence[OrderedPicks]) -> OrderedPicks:
@@ -180,7 +198,10 @@ def _pick_together(
     """Solve all blocks at once on the device, and return their picks block by block."""
     limits = numbers_on_device(tuple(quotas), layout.device)
     order, gains = solve(matrices, layout.sizes_on_device, limits, max(quotas))
-    order = order + layout.starts_on_device[:, None]
+    if len(layout) > 1 or layout.blocks[0].start:
+        order = order + layout.starts_on_device[:, None]
+    if min(quotas) == max(quotas):
+        return OrderedPicks(order.flatten(), gains.flatten())
     return OrderedPicks(
         *(torch.cat([row[:quota] for row, quota in zip(x, quotas, strict=True)]) for x in (order, gains))
     )

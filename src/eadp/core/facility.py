@@ -153,6 +153,11 @@ def objective_goal(coverage: float, single_objective: float, full_objective: flo
     return goal - _rounding_allowance(full_objective)
 
 
+def goal_shares(coverage: float) -> tuple[float, float]:
+    """Return the goal of `objective_goal` as shares of F(all tokens) and of F(best single token)."""
+    return objective_goal(coverage, 0.0, 1.0), 1 - coverage
+
+
 def _rounding_allowance(full_objective: float) -> float:
     """How much of F may be missing through rounding.
 
@@ -237,9 +242,7 @@ def _solve_on_device(
     sizes, limits = numbers_on_device((n,), device), numbers_on_device((limit,), device)
     goal = None
     if target < math.inf:
-        # The goal is a sum of shares of F(all tokens) and of F(first pick).
-        shares = (objective_goal(target, 0.0, 1.0), 1 - target)
-        goal = numbers_on_device(shares, device, highest_precision(device))
+        goal = numbers_on_device(goal_shares(target), device, highest_precision(device))[None]
     matrices, weights_row = similarity[None], weights.to(device)[None]
     if backend == "triton":
         from eadp.core.triton.facility import solve
@@ -247,7 +250,7 @@ def _solve_on_device(
         found = solve(matrices, weights_row, sizes, limits, goal, limit, symmetric=bool(symmetric))
     else:
         found = solve_facility(matrices, weights_row, sizes, limits, goal, limit)
-    solution = found.read(weights_row)[0]
+    (solution,), _ = found.read(weights_row)
     if not 0 < solution.full_objective < math.inf:
         _check_values(similarity, weights)
     return solution._replace(order=solution.order.to(device), gains=solution.gains.to(device))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
+
+from eadp.core.diversity import OrderedPicks
 
 
 def rank_descending(scores: Tensor) -> Tensor:
@@ -19,3 +24,19 @@ def outliers(scores: Tensor) -> Tensor:
     scores = scores.double()
     first, third = scores.quantile(0.25), scores.quantile(0.75)
     return scores > third + 1.5 * (third - first)
+
+
+def heaviest_by_quota(
+    features: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]
+) -> OrderedPicks:
+    """Pick the Q_p tokens of largest weight of each block p, however similar their features are.
+
+    Args:
+        features: N×d; without effect.
+        weights: N.
+        blocks: The range of token indices of each block.
+        quotas: Q_p, the number of tokens to pick in each block.
+    """
+    parts = zip(blocks, quotas, strict=True)
+    order = torch.cat([rank_descending(weights[block])[:quota] + block.start for block, quota in parts])
+    return OrderedPicks(order, weights[order])

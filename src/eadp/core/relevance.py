@@ -20,7 +20,7 @@ from eadp.core.scoring import CONSTANT_RANGE, Scoring
 from eadp.core.similarity import scale_rows, unit_rows
 from eadp.core.trace import part
 from eadp.core.types import Relevance, TextGuide
-from eadp.core.word_weights import DISPERSIONS, WordMaps, count_words, entropy, filter_words
+from eadp.core.word_weights import WordMaps, count_words, filter_words, measure_dispersion, sum_words
 
 
 def constant_note(some_blocks: bool) -> str:
@@ -232,13 +232,16 @@ def _score_by_kernels(queries: list[_Query], sign: float, scoring: Scoring) -> l
         epsilons=scoring.epsilons,
         constant_range=CONSTANT_RANGE,
     )
+    is_constant = found.is_constant
+    if by_block and len(is_constant) > len(queries):
+        images = BlockLayout.following([len(query.layout) for query in queries], is_constant.device)
+        is_constant = images.stack(is_constant).any(1)
     scored, token, block = [], 0, 0
     for which, query in enumerate(queries):
         words = sum(map(len, query.words))
         own = slice(token, token + len(query.visual))
         own_blocks = slice(block, block + len(query.layout))
         entropies = found.entropy[:words, own_blocks]
-        constant = found.is_constant[own_blocks].any() if by_block else found.is_constant[which]
         scored.append(
             Relevance(
                 similarity=found.cosines[:words, own],
@@ -250,7 +253,7 @@ def _score_by_kernels(queries: list[_Query], sign: float, scoring: Scoring) -> l
                 global_score=found.global_score[own] if query.pooled else None,
                 fused=found.fused[own],
                 score=found.score[own],
-                is_constant=constant,
+                is_constant=is_constant[which],
                 notes=query.notes,
             )
         )
@@ -271,8 +274,8 @@ class _DenseGuidance:
 def _dense_guidance(similarity: Tensor, layout: BlockLayout, scoring: Scoring) -> _DenseGuidance:
     """Filter and weight M words (Eq. 4 to 7) by their M×N similarity to the tokens, in all blocks at once."""
     maps = WordMaps.of(similarity, layout)
-    h = entropy(maps, scoring.tau)
-    dispersion = h if scoring.dispersion == "entropy" else DISPERSIONS[scoring.dispersion](maps, scoring.tau)
+    h = measure_dispersion("entropy", maps, scoring.tau)
+    dispersion = h if scoring.dispersion == "entropy" else measure_dispersion(scoring.dispersion, maps, scoring.tau)
     kept = filter_words(dispersion, scoring.q, scoring.word_count)
     weights = scoring.aggregation.weights(maps.similarity, dispersion, kept).expand_as(maps.similarity)
     return _DenseGuidance(h.T, dispersion.T, kept.T, layout.unstack(weights.mT).T)
@@ -290,7 +293,7 @@ def _score_by_torch(query: _Query, sign: float, scoring: Scoring) -> Relevance:
     maps = similarity.split([len(values) for values in query.words])
     guidance = [_dense_guidance(each, layout, scoring) for each in maps] if words else []
     weights = _concatenate([each.weights for each in guidance], similarity)
-    dense_score = _average((weights * similarity).sum(0), len(query.words)) if guidance else None
+    dense_score = _average(sum_words(weights, similarity), len(query.words)) if guidance else None
     global_score = _average(cosines[words:].sum(0), len(query.pooled)) if query.pooled else None
     if dense_score is None and global_score is None:
         fused = visual.new_zeros(len(visual))

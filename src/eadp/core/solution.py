@@ -48,22 +48,28 @@ class BlockSolution(NamedTuple):
     tie_loss: Tensor
     noise: Tensor
 
-    def read(self, weights: Tensor) -> list[Solution]:
+    def read(self, weights: Tensor, *along: Tensor) -> tuple[list[Solution], list[list[float]]]:
         """Read the picks of every block back, in one copy.
 
         Args:
             weights: B×N, the weights with which the blocks were solved.
+            along: B numbers or booleans each, to be read back in the same copy.
+
+        Returns:
+            The picks of each block, and the numbers that were read along.
         """
         k = self.order.shape[1]
         ranked = self.remaining.sort(dim=1, descending=True).values.cumsum(dim=1)
         remaining = ranked.gather(1, self.counts.long()[:, None].clamp(1) - 1) + self.noise[:, None] * weights.sum(
             dim=1, keepdim=True
         )
-        figures = torch.stack([self.full_objective, self.counts.to(ranked), self.tie_loss], dim=1)
+        given = [self.full_objective, self.counts, self.tie_loss, *along]
+        figures = torch.stack([each.to(ranked) for each in given], dim=1)
         rows = torch.cat([self.order.to(ranked), self.gains.to(ranked), remaining.to(ranked), figures], dim=1).cpu()
-        solutions = []
+        solutions, others = [], []
         for row in rows:
-            remaining_gain, full_objective, count, tie_loss = row[2 * k :].tolist()
+            remaining_gain, full_objective, count, tie_loss, *other = row[2 * k :].tolist()
             order, gains = row[: int(count)].long(), row[k : k + int(count)]
             solutions.append(Solution(order, gains, full_objective, remaining_gain, tie_loss))
-        return solutions
+            others.append(other)
+        return solutions, [list(each) for each in zip(*others, strict=True)]

@@ -17,6 +17,10 @@ RELEASE_EPSILON = 1e-6
 
 WORD_COUNTS = ("quantile", "floor")
 
+VALUES_AT_ONCE = 2**24
+"""How many values of M×N maps are computed at once. Long questions about large images are divided into some words at a
+time, so that only what is kept of them takes M×N values."""
+
 
 @dataclass(frozen=True)
 class WordMaps:
@@ -34,6 +38,14 @@ class WordMaps:
     def of(cls, similarity: Tensor, layout: BlockLayout) -> WordMaps:
         """Divide the similarity of M words to all N tokens (M×N) into blocks."""
         return cls(layout.stack(similarity.T).mT, layout)
+
+    def split(self) -> list[WordMaps]:
+        """Divide the words into parts of at most `VALUES_AT_ONCE` values, or of one word."""
+        blocks, words, longest = self.similarity.shape
+        at_once = max(1, VALUES_AT_ONCE // max(1, blocks * longest))
+        if words <= at_once:
+            return [self]
+        return [WordMaps(part, self.layout) for part in self.similarity.split(at_once, dim=1)]
 
     @property
     def is_token(self) -> Tensor | None:
@@ -114,6 +126,22 @@ DISPERSIONS: dict[str, Callable[[WordMaps, float], Tensor]] = {
     "variance": variance,
 }
 """The dispersion measures by name."""
+
+
+def measure_dispersion(name: str, maps: WordMaps, tau: float) -> Tensor:
+    """Compute a dispersion of each word, some words at a time: B×M."""
+    parts = [DISPERSIONS[name](part, tau) for part in maps.split()]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def sum_words(weights: Tensor, similarity: Tensor) -> Tensor:
+    """Sum the maps of M words with their weights, both M×N, some words at a time: N."""
+    words, tokens = similarity.shape
+    at_once = max(1, VALUES_AT_ONCE // max(1, tokens))
+    if words <= at_once:
+        return (weights * similarity).sum(0)
+    parts = zip(weights.split(at_once), similarity.split(at_once), strict=True)
+    return torch.stack([(one * two).sum(0) for one, two in parts]).sum(0)
 
 
 def count_words(words: int, q: float, word_count: str = "quantile") -> int:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from eadp.core import FacilityLocationResult, Relevance, Selection, TextGuide, VisualTokens
+from eadp.core.block_layout import BlockLayout
 from eadp.core.deferred import defer
-from eadp.core.image_cover import ImageCover
+from eadp.core.image_cover import ImageCover, cover_images
 from eadp.core.types import count_in_blocks
 from eadp.methods._blank import ALIKE
 from eadp.methods._on_device import NOT_FINITE, count_within_images, spread_alike
@@ -28,41 +29,79 @@ def require_text(tokens: VisualTokens, text: TextGuide | None) -> tuple[Tensor, 
 
 
 @dataclass(frozen=True)
-class DeviceSelection:
-    """What EADP selected from several images, on the device.
+class ScoredImages:
+    """Several images on the device, scored.
 
     Attributes:
-        method: The method's name.
         batch: The images.
         texts: The question of each image.
         scored: The relevance of each image, before smoothing.
         smoothed: N, the smoothed maps of all images.
         weights: N, the polarized maps of all images.
-        covered: The picks.
+        rows: N×d, the rows by which the tokens of all images represent each other.
+        layout: Where the blocks of all images lie among the tokens.
+        blocks: The number of blocks of each image.
         constant_notes: The note on each image if its map is constant.
     """
 
-    method: str
     batch: Sequence[VisualTokens]
     texts: Sequence[TextGuide]
     scored: Sequence[Relevance]
     smoothed: Tensor
     weights: Tensor
-    covered: ImageCover
+    rows: Tensor
+    layout: BlockLayout
+    blocks: Sequence[int]
     constant_notes: Sequence[str]
+
+    def tokens_of(self, number: int) -> slice:
+        """The range of an image's tokens among those of all images."""
+        start = sum(len(tokens) for tokens in self.batch[:number])
+        return slice(start, start + len(self.batch[number]))
+
+
+def select_by_quota(
+    method: str, images: ScoredImages, quotas: Sequence[int] | Tensor, budgets: Sequence[int], backend: str
+) -> list[Selection]:
+    """Return one selection per image, without waiting for the device.
+
+    Args:
+        method: The method's name.
+        images: The scored images.
+        quotas: The number of tokens to pick in each block of all images.
+        budgets: Their sum for each image.
+        backend: The solver.
+    """
+    covered = cover_images(images.rows, images.weights, images.layout, images.blocks, quotas, budgets, backend=backend)
+    return DeviceSelection(method, images, covered).selections()
+
+
+@dataclass(frozen=True)
+class DeviceSelection:
+    """What EADP selected from several images, on the device.
+
+    Attributes:
+        method: The method's name.
+        images: The images.
+        covered: The picks.
+    """
+
+    method: str
+    images: ScoredImages
+    covered: ImageCover
 
     def selections(self) -> list[Selection]:
         """Return one selection per image. Nothing waits for the device until their figures are asked for."""
-        figures = ImageFigures(self.method, self.scored, self.is_blank, self.covered, self.constant_notes)
-        starts, indices = self.covered.starts, self._indices().split(list(self.covered.budgets))
-        return [
-            self._selection(number, slice(starts[number], starts[number + 1]), indices[number], figures)
-            for number in range(len(self.batch))
-        ]
+        images = self.images
+        figures = ImageFigures(self.method, images.scored, self.is_blank, self.covered, images.constant_notes)
+        indices = self._indices().split(list(self.covered.budgets))
+        return [self._selection(number, indices[number], figures) for number in range(len(images.batch))]
 
-    def _selection(self, number: int, own: slice, indices: Tensor, figures: ImageFigures) -> Selection:
-        smoothed, weights = self.smoothed[own], self.weights[own]
-        words, scored, blocks = self.texts[number].words, self.scored[number], self.batch[number].blocks
+    def _selection(self, number: int, indices: Tensor, figures: ImageFigures) -> Selection:
+        # What a selection refers to lives as long as it does: not the images.
+        images, own = self.images, self.images.tokens_of(number)
+        smoothed, weights = images.smoothed[own], images.weights[own]
+        words, scored, blocks = images.texts[number].words, images.scored[number], images.batch[number].blocks
 
         def deferred(compute: Callable[[FacilityLocationResult], Any]) -> Any:
             return defer(lambda: compute(figures.of(number)))
@@ -103,7 +142,7 @@ class DeviceSelection:
         covered = self.covered
         if all(blocks >= budget for blocks, budget in zip(covered.blocks, covered.budgets, strict=True)):
             return None
-        constants = [each.is_constant for each in self.scored if each.is_constant is not None]
+        constants = [each.is_constant for each in self.images.scored if each.is_constant is not None]
         is_constant = constants[0][None] if len(constants) == 1 else torch.stack(constants)
         limits = [
             blocks if blocks < budget else -1 for blocks, budget in zip(covered.blocks, covered.budgets, strict=True)
@@ -113,8 +152,8 @@ class DeviceSelection:
 
     def _indices(self) -> Tensor:
         """The kept tokens of all images, counted within each image."""
-        kept = spread_alike(self.covered.cover.indices, self.is_blank, self.batch, self.covered.budgets)
-        return count_within_images(kept, self.batch, self.covered.budgets)
+        kept = spread_alike(self.covered.cover.indices, self.is_blank, self.images.batch, self.covered.budgets)
+        return count_within_images(kept, self.images.batch, self.covered.budgets)
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ def concatenate(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
-def row_sums(batch: Sequence[VisualTokens]) -> Tensor:
-    """Return N, the sum of each token's features, which is not finite where they are not."""
-    return concatenate([tokens.features for tokens in batch]).sum(1, dtype=torch.float32)
+def row_sums(features: Tensor) -> Tensor:
+    """Return N, the sum of each token's features (N×d), which is not finite where they are not."""
+    return features.sum(1, dtype=torch.float32)
 
 
 def blocks_of(batch: Sequence[VisualTokens]) -> list[slice]:
@@ -51,7 +51,7 @@ def spread_alike(
     """Replace the kept tokens of images whose tokens are all alike by tokens on an even grid.
 
     Args:
-        kept: K, the kept tokens of all images, sorted, numbered image after image.
+        kept: K or M×K, the kept tokens of all images, numbered image after image.
         is_alike: One boolean per image, on the device. None if no image is alike.
         batch: The images.
         budgets: The number of kept tokens of each image.
@@ -85,6 +85,7 @@ def select_picks(
     batch: Sequence[VisualTokens],
     picks: OrderedPicks,
     budgets: Sequence[int],
+    features: Tensor,
     is_alike: Tensor | None = None,
     **fields: Sequence[Any],
 ) -> list[Selection]:
@@ -95,17 +96,14 @@ def select_picks(
         batch: The images.
         picks: The picks of all images, image after image, with tokens numbered image after image.
         budgets: The number of picks of each image.
+        features: N×d, the tokens of all images.
         is_alike: For which images the tokens are all alike, so that others on an even grid take the place of the picks.
         fields: Further fields of the selections: one value per image.
     """
-    indices = spread_alike(picks.indices.sort().values, is_alike, batch, budgets)
-    order = picks.indices
-    if is_alike is not None:
-        by_pick = is_alike if len(batch) == 1 else is_alike[_image_of_pick(budgets).to(order.device)]
-        order = torch.where(by_pick, indices, order)
-    indices, order = (count_within_images(each, batch, budgets) for each in (indices, order))
+    both = torch.stack([picks.indices.sort().values, picks.indices])
+    indices, order = count_within_images(spread_alike(both, is_alike, batch, budgets), batch, budgets)
     parts = zip(*(each.split(list(budgets)) for each in (indices, order, picks.gains)), strict=True)
-    sums = row_sums(batch).split([len(tokens) for tokens in batch])
+    sums = row_sums(features).split([len(tokens) for tokens in batch])
 
     def selection(number: int, kept: Tensor, picked: Tensor, gains: Tensor) -> Selection:
         # What a selection refers to lives as long as it does: not the images.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -9,11 +10,16 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from eadp.core import TextGuide, VisualTokens, relevance_of_images
+from eadp.core import Scoring, TextGuide, VisualTokens, relevance_of_images
+from eadp.core.block_layout import BlockLayout
 from eadp.core.scoring import CONSTANT_RANGE
 from eadp.core.similarity import unit_rows
 from eadp.core.trace import part
 from eadp.methods._blank import EMPTY_QUESTION
+from eadp.methods._on_device import concatenate
+
+POOLED_EPSILONS = (1e-6, 0.0)
+"""What CDPruner's release adds to the numerator and the denominator of its min-max."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +72,73 @@ def pooled_similarity(method: str, tokens: VisualTokens, text: TextGuide | None,
     return PooledSimilarity(text.sign * values, is_constant)
 
 
-@part("relevance")
-def pooled_cosines(method: str, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Tensor]:
-    """Return sign · cos(v_j, pooled) of each token of several images on a device, without waiting for it.
+@dataclass(frozen=True)
+class _PooledScoring(Scoring):
+    """Scores by the whole question alone, scaled as `CDPruner` does."""
 
-    What is not finite leaves NaN. An empty question is one without a pooled vector: it has cosines of 0.
+    mu: float = 1.0
+    normalised_over: str = "block"
+
+    @property
+    def epsilons(self) -> tuple[float, float]:
+        return POOLED_EPSILONS
+
+
+@part("relevance")
+def pooled_relevance(
+    method: str, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None], scales: Sequence[Sequence[slice]]
+) -> tuple[Tensor, Tensor]:
+    """Return sign · cos(v_j, pooled) of each token of several images on a device, scaled by min-max, without waiting.
+
+    What is not finite leaves NaN. An empty question is one without a pooled vector: its cosines are 0.
+
+    Args:
+        method: The method's name, for error messages.
+        batch: The images.
+        texts: The question of each image.
+        scales: The ranges of tokens of each image that are scaled by themselves.
+
+    Returns:
+        N, the scaled cosines of all images, 1 where a map is constant; and one boolean per image, whether its cosines
+        are the same everywhere.
     """
     given = [_require(method, tokens, text) for tokens, text in zip(batch, texts, strict=True)]
-    # Without words, only the pooled text counts.
-    asked = [(aligned, replace(text, tokens=[])) for aligned, text in given if text.pooled is not None]
-    scored = iter(relevance_of_images([aligned for aligned, _ in asked], [text for _, text in asked]))
-    return [
-        aligned.new_zeros(len(aligned), dtype=torch.float32)
-        if text.pooled is None
-        else cast(Tensor, next(scored).global_score)
-        for aligned, text in given
-    ]
+    asked = [number for number, (_, text) in enumerate(given) if text.pooled is not None]
+    scored = dict(
+        zip(
+            asked,
+            relevance_of_images(
+                [given[number][0] for number in asked],
+                # Without words, only the pooled text counts.
+                [replace(given[number][1], tokens=[]) for number in asked],
+                blocks=[scales[number] for number in asked],
+                scoring=_PooledScoring(),
+            ),
+            strict=True,
+        )
+    )
+    sizes, device = [len(tokens) for tokens in batch], given[0][0].device
+    cosines, values = ([getattr(scored[number], name) for number in asked] for name in ("fused", "score"))
+    if len(asked) < len(batch):
+        # All empty questions share their cosines.
+        empty = torch.zeros(max(sizes), device=device)
+        ones = empty + 1
+        filled = [scored.get(number) for number in range(len(batch))]
+        cosines = [empty[:size] if each is None else each.fused for each, size in zip(filled, sizes, strict=True)]
+        values = [ones[:size] if each is None else each.score for each, size in zip(filled, sizes, strict=True)]
+    elif all(len(each) == 1 for each in scales):
+        flags = [cast(Tensor, each.is_constant) for each in scored.values()]
+        return concatenate(values), flags[0][None] if len(flags) == 1 else torch.stack(flags)
+    return concatenate(values), _are_constant(concatenate(cosines), BlockLayout.following(sizes, device))
+
+
+def _are_constant(cosines: Tensor, images: BlockLayout) -> Tensor:
+    """Return whether the cosines of each image are the same everywhere."""
+    maps = images.stack(cosines)
+    if images.is_regular:
+        return maps.amax(1) - maps.amin(1) <= CONSTANT_RANGE
+    low, high = maps.where(images.is_token, math.inf).amin(1), maps.where(images.is_token, -math.inf).amax(1)
+    return high - low <= CONSTANT_RANGE
 
 
 def _require(method: str, tokens: VisualTokens, text: TextGuide | None) -> tuple[Tensor, TextGuide]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +13,10 @@ from torch import Tensor
 from eadp.core import OrderedPicks, Selection, TextGuide, TextLayout, VisualTokens, dpp_by_quota, split_evenly
 from eadp.core.block_layout import BlockLayout
 from eadp.core.deferred import defer
-from eadp.core.scoring import CONSTANT_RANGE, min_max
+from eadp.core.scoring import min_max
 from eadp.methods._blank import ALIKE, even_tokens, one_represents_all
 from eadp.methods._on_device import blocks_of, concatenate, is_on_device, select_picks
-from eadp.methods._pooled_text import PooledSimilarity, pooled_cosines, pooled_similarity
+from eadp.methods._pooled_text import POOLED_EPSILONS, PooledSimilarity, pooled_relevance, pooled_similarity
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
 from eadp.methods.settings import Range
@@ -73,9 +72,7 @@ class CDPruner(BeforeMethod):
             blocks, quotas = [image], [budget]
         # Crops of one image share a scale, frames do not.
         scales = blocks if tokens.layout is None else [image]
-        relevance = torch.cat(
-            [min_max(similarity[scale], numerator_epsilon=1e-6, denominator_epsilon=0.0)[0] for scale in scales]
-        )
+        relevance = torch.cat([min_max(similarity[scale], *POOLED_EPSILONS)[0] for scale in scales])
         weights = relevance
         if self.theta is not None:
             weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)
@@ -101,51 +98,38 @@ class CDPruner(BeforeMethod):
 
     def _select_on_device(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
         """Select from all images at once, without waiting for the device."""
-        similarities = pooled_cosines(self.name, batch, texts)
-        similarity = concatenate(similarities)
-        device, budgets = similarity.device, [self.count_to_keep(len(tokens)) for tokens in batch]
-        images = BlockLayout.following([len(tokens) for tokens in batch], device)
-        blocks, quotas, counts = images.blocks, budgets, [1] * len(batch)
+        relevance, is_constant = pooled_relevance(self.name, batch, texts, [self._scales(tokens) for tokens in batch])
+        budgets = [self.count_to_keep(len(tokens)) for tokens in batch]
+        blocks, quotas = blocks_of(batch), budgets
         if self.scope == "block":
-            blocks, counts = tuple(blocks_of(batch)), [len(tokens.grids) for tokens in batch]
             pairs = zip(batch, budgets, strict=True)
             quotas = [quota for tokens, budget in pairs for quota in split_evenly(tokens.grids, budget)]
-        # Crops of one image share a scale, frames do not.
-        scales = BlockLayout.following([size for tokens in batch for size in self._scales(tokens)], device)
-        is_token = None if scales.is_regular else scales.is_token
-        relevance = scales.unstack(min_max(scales.stack(similarity), 1e-6, 0.0, is_token)[0])
+        else:
+            blocks = list(BlockLayout.following([len(tokens) for tokens in batch], relevance.device).blocks)
         weights = relevance
         if self.theta is not None:
             weights = torch.exp(self.theta / (2 * (1 - self.theta)) * relevance)
         features = concatenate([tokens.features for tokens in batch])
         picks = dpp_by_quota(features, weights, blocks, quotas, wait=False)
-        is_constant = self._are_constant(similarity, images)
+        counts = [len(tokens.grids) if self.scope == "block" else 1 for tokens in batch]
         is_alike = is_constant & self._have_alike_picks(picks.gains, budgets, counts)
-        flags = torch.stack([is_constant, is_alike])
         return select_picks(
             self.name,
             batch,
             picks,
             budgets,
+            features,
             is_alike,
             scores=relevance.split([len(tokens) for tokens in batch]),
-            notes=[defer(partial(_notes, flags, number, _is_empty(text))) for number, text in enumerate(texts)],
+            notes=[
+                defer(partial(_notes, is_constant, is_alike, number, _is_empty(text)))
+                for number, text in enumerate(texts)
+            ],
         )
 
-    def _scales(self, tokens: VisualTokens) -> list[int]:
-        """Return the numbers of tokens that share a min-max."""
-        if self.scope == "image" or tokens.layout is not None:
-            return [len(tokens)]
-        return [block.stop - block.start for block in tokens.blocks]
-
-    @staticmethod
-    def _are_constant(similarity: Tensor, images: BlockLayout) -> Tensor:
-        """Return whether the similarity is the same for all tokens of each image."""
-        maps = images.stack(similarity)
-        if images.is_regular:
-            return maps.amax(1) - maps.amin(1) <= CONSTANT_RANGE
-        low, high = maps.where(images.is_token, math.inf).amin(1), maps.where(images.is_token, -math.inf).amax(1)
-        return high - low <= CONSTANT_RANGE
+    def _scales(self, tokens: VisualTokens) -> Sequence[slice]:
+        """Return the ranges of tokens that share a min-max: crops of one image share a scale, frames do not."""
+        return [slice(0, len(tokens))] if self.scope == "image" or tokens.layout is not None else tokens.blocks
 
     @staticmethod
     def _have_alike_picks(gains: Tensor, budgets: Sequence[int], blocks: Sequence[int]) -> Tensor:
@@ -159,8 +143,7 @@ def _is_empty(text: TextGuide | None) -> bool:
     return text is not None and text.pooled is None
 
 
-def _notes(flags: Tensor, number: int, is_empty: bool) -> tuple[str, ...]:
-    """Return the notes of an image. flags: 2×images, whether text and tokens do not tell tokens apart."""
-    is_constant, is_alike = flags[:, number].tolist()
-    found = PooledSimilarity(flags, is_constant, is_empty)
-    return (*found.notes("diversity alone selects"), *((ALIKE,) if is_alike else ()))
+def _notes(is_constant: Tensor, is_alike: Tensor, number: int, is_empty: bool) -> tuple[str, ...]:
+    """Return the notes of an image: one boolean per image, whether text and tokens do not tell tokens apart."""
+    found = PooledSimilarity(is_constant, bool(is_constant[number]), is_empty)
+    return (*found.notes("diversity alone selects"), *((ALIKE,) if bool(is_alike[number]) else ()))

@@ -62,11 +62,12 @@ class DivPrune(BeforeMethod):
             blocks += [slice(block.start + start, block.stop + start) for block in pool.blocks]
             start += len(pool.rows)
         quotas = [quota for pool in pools for quota in pool.quotas]
-        picks = max_min_by_quota(concatenate([pool.rows for pool in pools]), blocks, quotas, wait=False)
+        rows = concatenate([pool.rows for pool in pools])
+        picks = max_min_by_quota(rows, blocks, quotas, wait=False)
         if all(len(pool.rows) == len(tokens) for pool, tokens in zip(pools, batch, strict=True)):
-            return select_picks(self.name, batch, picks, [sum(pool.quotas) for pool in pools])
+            return select_picks(self.name, batch, picks, [sum(pool.quotas) for pool in pools], rows)
         # How many newlines are among the picks decides how many tokens stay.
-        together = torch.cat([picks.indices.to(picks.gains), picks.gains, row_sums(batch).to(picks.gains)]).cpu()
+        together = torch.cat([picks.indices.to(picks.gains), picks.gains, row_sums(rows).to(picks.gains)]).cpu()
         count = len(picks.indices)
         if not bool(together[2 * count :].isfinite().all()):
             raise ValueError(NOT_FINITE.format(method=self.name))

@@ -31,23 +31,23 @@ from eadp.core import (
     facility_location_by_quota,
     facility_location_over_time,
     polarize,
-    rank_descending,
     relevance,
     relevance_of_images,
     smooth_and_polarize,
     smooth_maps,
 )
-from eadp.core.backends import BACKENDS, DEVICE_BACKENDS, choose_backend
+from eadp.core.backends import BACKENDS, DEVICE_BACKENDS, LARGEST_AT_ONCE, choose_backend
 from eadp.core.block_layout import BlockLayout
-from eadp.core.image_cover import cover_images
 from eadp.core.image_quotas import allocate_images
 from eadp.core.quotas import ALLOCATION_RULES, ROUNDINGS
+from eadp.core.ranking import heaviest_by_quota
 from eadp.core.relevance import constant_note
 from eadp.core.scoring import NORMALISED_OVER
 from eadp.core.smoothing import check_smoothing, guess_grids
 from eadp.core.word_weights import WORD_COUNTS
 from eadp.methods._blank import ALIKE, even_tokens, one_represents_all, spread_equals
-from eadp.methods._eadp_on_device import DeviceSelection, require_text
+from eadp.methods._eadp_by_coverage import select_by_coverage
+from eadp.methods._eadp_on_device import ScoredImages, require_text, select_by_quota
 from eadp.methods._eadp_presets import PAPER, PUBLISHED
 from eadp.methods._on_device import concatenate, is_on_device
 from eadp.methods.base import Need, register_method
@@ -297,19 +297,22 @@ class EADP(BeforeMethod):
         return super().select_batch(batch, texts)
 
     def _stays_on_device(self, batch: Sequence[VisualTokens]) -> bool:
-        """Return whether the host knows how many tokens stay, so that only the device has to know which."""
+        """Return whether all images are solved at once, and either nothing is read back or all of it in one copy."""
         if not is_on_device(batch):
             return False
         adds_up = self.rounding == "exact" or self.scope == "pool" or self.allocation == "uniform"
         largest = max(block.stop - block.start for tokens in batch for block in self._blocks(tokens))
         size = torch.promote_types(batch[0].features.dtype, torch.float32).itemsize
         blocks = sum(len(self._blocks(tokens)) for tokens in batch)
+        backend = choose_backend(self.backend, batch[0].features.device)
+        # A large block takes a launch per pick, and how many picks a coverage takes is not known before.
+        stops = self.coverage is not None
         return (
             self.selection == "facility_location"
-            and self.coverage is None
-            and (adds_up or all(len(tokens.grids) == 1 for tokens in batch))
+            and not (stops and (backend != "triton" or largest > LARGEST_AT_ONCE))
+            and (stops or adds_up or all(len(tokens.grids) == 1 for tokens in batch))
             and not (self.time and any(tokens.is_clip for tokens in batch))
-            and choose_backend(self.backend, batch[0].features.device) in DEVICE_BACKENDS
+            and backend in DEVICE_BACKENDS
             and blocks * largest**2 * size <= self.matrix_limit
         )
 
@@ -322,26 +325,31 @@ class EADP(BeforeMethod):
         return [slice(0, len(tokens))] if self.scope == "pool" else tokens.blocks
 
     def _select_on_device(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
-        """Select from all images at once, without waiting for the device."""
-        given = [require_text(tokens, text) for tokens, text in zip(batch, texts, strict=True)]
+        """Select from all images at once: without waiting for the device, or with one wait for a coverage."""
+        images, grids = self._score_on_device(batch, texts)
+        if self.coverage is not None:
+            limits = [None if self.keep is None else self.count_to_keep(len(tokens)) for tokens in batch]
+            return select_by_coverage(self.name, images, self.coverage, limits)
+        budgets = [self.count_to_keep(len(tokens)) for tokens in batch]
+        layouts = [tokens.layout for tokens in batch]
+        quotas = allocate_images(images.weights, images.layout, grids, budgets, self.allocation, layouts)
+        return select_by_quota(self.name, images, quotas, budgets, self.backend)
+
+    def _score_on_device(
+        self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]
+    ) -> tuple[ScoredImages, list[list[Grid]]]:
+        """Score all images at once. Also return the grids of the blocks that are covered one by one."""
+        aligned, asked = zip(*(require_text(*each) for each in zip(batch, texts, strict=True)), strict=True)
         blocks = [tokens.blocks for tokens in batch] if self.scope == "block" else None
-        scored = relevance_of_images(
-            [aligned for aligned, _ in given], [text for _, text in given], blocks=blocks, scoring=self.scoring
-        )
+        scored = relevance_of_images(aligned, asked, blocks=blocks, scoring=self.scoring)
         smoothed, weights = self._smooth(batch, concatenate([each.score for each in scored]))
         rows = concatenate([self._rows(tokens) for tokens in batch])
-        budgets = [self.count_to_keep(len(tokens)) for tokens in batch]
         grids = [[(1, len(tokens))] if self.scope == "pool" else list(tokens.grids) for tokens in batch]
         layout = BlockLayout.following([height * width for each in grids for height, width in each], rows.device)
-        quotas = allocate_images(weights, layout, grids, budgets, self.allocation, [tokens.layout for tokens in batch])
         counts = [len(each) for each in grids]
-        covered = cover_images(rows, weights, layout, counts, quotas, budgets, backend=self.backend)
         by_block = self.normalised_over == "block" and self.scope == "block"
         notes = [constant_note(by_block and len(tokens.grids) > 1) for tokens in batch]
-        found = DeviceSelection(
-            self.name, batch, [text for _, text in given], scored, smoothed, weights, covered, notes
-        )
-        return found.selections()
+        return ScoredImages(batch, asked, scored, smoothed, weights, rows, layout, counts, notes), grids
 
     def relevance(self, tokens: VisualTokens, text: TextGuide | None) -> Relevance:
         """Return the map that selection works on, with every intermediate: scores, the smoothed map, the sharpened map.
@@ -386,11 +394,4 @@ class EADP(BeforeMethod):
         return allocate(maps, budget, self.allocation, self.rounding, tokens.layout)
 
 
-def _pick_heaviest(rows: Tensor, weights: Tensor, blocks: Sequence[slice], quotas: Sequence[int]) -> OrderedPicks:
-    """Return the tokens of largest weight in each block, however similar they are."""
-    parts = zip(blocks, quotas, strict=True)
-    order = torch.cat([rank_descending(weights[block])[:quota] + block.start for block, quota in parts])
-    return OrderedPicks(order, weights[order])
-
-
-_SELECTORS: dict[str, Callable[..., OrderedPicks]] = {"topk": _pick_heaviest, "dpp": dpp_by_quota}
+_SELECTORS: dict[str, Callable[..., OrderedPicks]] = {"topk": heaviest_by_quota, "dpp": dpp_by_quota}

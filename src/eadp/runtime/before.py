@@ -27,9 +27,9 @@ from eadp.runtime.decoder import Decoder
 from eadp.runtime.hooks import Forward, Hooks
 from eadp.runtime.inside import InsideLanguageModel, begin_prefill
 from eadp.runtime.kept_columns import Choice
-from eadp.runtime.masks import continuation_mask, prefill_mask, valid_past_columns
+from eadp.runtime.masks import prefill_mask, valid_past_columns, with_physical_mask
 from eadp.runtime.merge import apply_merges, apply_moves, shorten_deepstack
-from eadp.runtime.positions import count_columns, logical_positions, move_back, renumber_positions
+from eadp.runtime.positions import count_columns, logical_positions, move_back, positions_behind, renumber_positions
 from eadp.runtime.prefill_inputs import PrefillInputs
 from eadp.runtime.prompt_reader import PromptReader
 from eadp.runtime.prompts import ShownPrompt
@@ -167,7 +167,7 @@ class Pruning:
             pruned.logical_mask = kwargs.get("attention_mask")
             ids = kwargs.get("input_ids")
             tokens = ids if ids is not None else kwargs["inputs_embeds"]
-            kwargs = _with_physical_mask(kwargs, pruned.cache_map, tokens)
+            kwargs = with_physical_mask(kwargs, pruned.cache_map, tokens)
         return self._run(forward, args, kwargs)
 
     def _prefill(
@@ -259,7 +259,7 @@ class Pruning:
         ids = logical_positions(kwargs.get("position_ids"), start + past.offset, rows, length, embeddings.device)
         positions = move_back(ids, past.shift)
         if pruned is not None and not self.adapter.builds_masks:
-            kwargs = _with_physical_mask(kwargs, past, embeddings)
+            kwargs = with_physical_mask(kwargs, past, embeddings)
         return (kwargs if past.shift is None else {**kwargs, "position_ids": positions}), positions
 
     def _continue(self, text: nn.Module, kwargs: dict[str, Any], pruned: PrunedCache) -> dict[str, Any]:
@@ -268,11 +268,11 @@ class Pruning:
         rows, length = embeddings.shape[:2]
         logical_mask = pruned.logical_mask if self.adapter.builds_masks else kwargs.get("attention_mask")
         pruned.logical_mask, pruned.continuation = None, None
-        kwargs = dict(kwargs) if self.adapter.builds_masks else _with_physical_mask(kwargs, cache_map, embeddings)
+        kwargs = dict(kwargs) if self.adapter.builds_masks else with_physical_mask(kwargs, cache_map, embeddings)
         ids = None
         if cache_map.shift is not None or any(deeper.shift is not None for _, deeper in cache_map.deeper):
             logical = kwargs.get("position_ids"), kwargs["past_key_values"].get_seq_length()
-            ids = move_back(logical_positions(*logical, rows, length, embeddings.device), cache_map.shift)
+            ids = positions_behind(*logical, rows, length, cache_map.shift, embeddings.device)
             kwargs["position_ids"] = ids
         if cache_map.deeper:
             if not self._inside.is_installed:
@@ -393,12 +393,3 @@ class Pruning:
         if output.hidden_states is not None:
             output.hidden_states = tuple(restore(states) for states in output.hidden_states)
         return output
-
-
-def _with_physical_mask(kwargs: dict[str, Any], cache_map: CacheMap, tokens: Tensor) -> dict[str, Any]:
-    """The arguments of a call that adds tokens, B×L or B×L×d, to a pruned cache."""
-    rows, length = tokens.shape[:2]
-    mask = continuation_mask(
-        kwargs.get("attention_mask"), cache_map, kwargs["past_key_values"], rows, length, tokens.device
-    )
-    return {**kwargs, "attention_mask": mask}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -46,6 +46,8 @@ class CacheMap:
     shift: Tensor | None = None
     attachment: Attachment | None = None
     deeper: tuple[tuple[int, CacheMap], ...] = ()
+    _cast: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False)
+    """`valid`, and the same in the type of the masks: cast once, not at every step."""
 
     def at_layer(self, layer: int) -> CacheMap:
         """The map of one layer of the cache."""
@@ -73,7 +75,7 @@ class CacheMap:
         self.valid = None if self.valid is None else self.valid[:, : self.prefilled]
 
     def physical_mask(self, mask: Tensor | None, rows: int, length: int, device: torch.device) -> Tensor | None:
-        """Build the 2-D mask over `length` physical columns.
+        """Build the 2-D mask over `length` physical columns: 0 or false for padding.
 
         Args:
             mask: B×logical; None for no padding.
@@ -81,16 +83,19 @@ class CacheMap:
             length: The number of physical columns.
             device: The device of the mask.
         """
-        if mask is None and self.valid is None:
-            return None
         valid = self.valid
-        if valid is None:
-            valid = torch.ones(rows, self.prefilled, dtype=torch.bool, device=device)
         if mask is None:
-            later = valid.new_ones(rows, length - self.prefilled)
-        else:
-            later = (mask[:, self.prefilled + self.offset :] != 0).to(valid.device)
-        return torch.cat([valid, later], dim=1)
+            if valid is None:
+                return None
+            return torch.cat([valid, valid.new_ones(rows, length - self.prefilled)], dim=1)
+        if valid is None and not self.padded:
+            # All pruned columns were tokens, and so were all that stayed: any of them can stand for those.
+            return mask[:, self.offset :].to(device)
+        if valid is None:
+            valid = self.valid = torch.ones(rows, self.prefilled, dtype=torch.bool, device=device)
+        if self._cast is None or self._cast[0] is not valid or self._cast[1].dtype != mask.dtype:
+            self._cast = valid, valid.to(mask.dtype)
+        return torch.cat([self._cast[1], mask[:, self.prefilled + self.offset :].to(valid.device)], dim=1)
 
 
 class PrunedCache:

@@ -15,7 +15,7 @@ from eadp.methods.base import Newlines
 from eadp.models.geometry import arrange_images
 from eadp.models.layout import ImageLayout
 from eadp.models.vision_call import EncodedImage, TowerRows
-from eadp.runtime.kept_columns import Choice, choose_columns, flat_columns
+from eadp.runtime.kept_columns import Choice, choose_columns, flat_columns, flat_newline_columns
 from eadp.runtime.merge import Merge
 from eadp.runtime.selections import check_selection
 from eadp.runtime.vision import (
@@ -130,14 +130,14 @@ class Chooser:
         columns = [flat_columns(group, length) for group in groups]
         flat = embeddings.flatten(0, 1)
         features = flat[torch.cat(columns).to(flat.device)].split([len(each) for each in columns])
-        budgets = []
-        for group, part in zip(groups, features, strict=True):
-            newline_rows = None
-            if self.newlines == "chosen":
-                newlines = [placed.columns[placed.layout.newline_slots] for placed in group]
-                newline_rows = embeddings[group[0].row, torch.cat(newlines).to(flat.device)]
-            images = [placed.image for placed in group]
-            budgets.append(Budget(images, part, texts.get(group[0].row), newline_rows))
+        newline_rows: Sequence[Tensor | None] = [None] * len(groups)
+        if self.newlines == "chosen":
+            newlines = [flat_newline_columns(group, length) for group in groups]
+            newline_rows = flat[torch.cat(newlines).to(flat.device)].split([len(each) for each in newlines])
+        budgets = [
+            Budget([placed.image for placed in group], part, texts.get(group[0].row), newlines)
+            for group, part, newlines in zip(groups, features, newline_rows, strict=True)
+        ]
         chosen = self.select_all(budgets)
         merges = [
             each.merge(group[0].row, torch.cat([placed.token_columns for placed in group]), self.vision)

@@ -363,6 +363,7 @@ class PrefillPass:
             prefilled=held + self.layout.length,
             uncroppable=held + self.layout.length - min(self.layout.tail, self.inputs.tail),
             valid=self.layout.valid_with_past(valid_past, held),
+            padded=past.padded or self.inputs.valid is not None,
             shift=self._shift_at(index),
         )
 

@@ -181,6 +181,11 @@ def flat_columns(group: Sequence[PlacedImage], length: int) -> Tensor:
     return torch.cat([placed.row * length + placed.token_columns for placed in group])
 
 
+def flat_newline_columns(group: Sequence[PlacedImage], length: int) -> Tensor:
+    """The column of each newline of a group's images, as a position among the columns of all rows."""
+    return torch.cat([placed.row * length + placed.columns[placed.layout.newline_slots] for placed in group])
+
+
 def _newlines_of(selection: Selection, newlines: Newlines) -> Newlines:
     """Which newlines stay: all of them, if all tokens do."""
     is_whole = len(selection.indices) == selection.total and selection.merge is None

@@ -14,7 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache
 
-from eadp.compat import create_layer_mask, mask_width, max_length, query_offset, sliding_layers
+from eadp.compat import (
+    attention_implementation,
+    create_layer_mask,
+    mask_width,
+    max_length,
+    query_offset,
+    sliding_layers,
+)
 from eadp.runtime.cache_map import CacheMap
 from eadp.runtime.compact import Compaction, hidden_value, limit_to_window, visible_entries
 
@@ -138,6 +145,12 @@ def causal_layer_mask(states: Tensor, valid: Tensor | None, config: Any, cache: 
         layer: The layer.
     """
     is_sliding = attention_type(config, layer) == SLIDING
+    # A static cache counts in a tensor; its empty slots have to be hidden.
+    held = None if cache is None else query_offset(cache, layer)
+    sees_all = states.shape[1] == 1 and not is_sliding and attention_implementation(config) == "sdpa"
+    if sees_all and valid is not None and isinstance(held, int) and valid.shape[1] == held + 1:
+        # transformers would first wait to learn if any token is padding.
+        return valid.bool()[:, None, None, :]
     return create_layer_mask(config, states, valid, cache, layer, sliding=is_sliding)
 
 
@@ -153,3 +166,12 @@ def continuation_mask(
         # It was built from the physical length, but with the padding at logical columns.
         return cache_map.physical_mask(None, rows, max_length(cache), device) if cache_map.padded else mask
     return cache_map.physical_mask(mask, rows, query_offset(cache) + length, device)
+
+
+def with_physical_mask(kwargs: dict[str, Any], cache_map: CacheMap, tokens: Tensor) -> dict[str, Any]:
+    """The arguments of a call that adds tokens, B×L or B×L×d, to a pruned cache."""
+    rows, length = tokens.shape[:2]
+    mask = continuation_mask(
+        kwargs.get("attention_mask"), cache_map, kwargs["past_key_values"], rows, length, tokens.device
+    )
+    return {**kwargs, "attention_mask": mask}

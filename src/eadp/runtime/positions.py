@@ -27,6 +27,16 @@ def move_back(ids: Tensor, shift: Tensor | None) -> Tensor:
     return ids if shift is None else ids - shift.to(ids.device)[:, None]
 
 
+def positions_behind(
+    ids: Tensor | None, start: int | Tensor, rows: int, length: int, shift: Tensor | None, device: torch.device
+) -> Tensor:
+    """The positions of a call that continues: `logical_positions`, moved back by a shift per row; …×B×L."""
+    if ids is None and length == 1 and shift is not None:
+        # The same for one token, in one step.
+        return (start - shift.to(device))[:, None]
+    return move_back(logical_positions(ids, start, rows, length, device), shift)
+
+
 def renumber_positions(
     ids: Tensor,
     plan: Compaction,

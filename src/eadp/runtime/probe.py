@@ -76,6 +76,8 @@ class AttentionInputs:
         logits = (grouped @ self.key.float()[:, :, None].mT).flatten(1, 2) * self.scaling
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
+        if self.mask is None and not self.causal and self.window is None:
+            return logits.softmax(-1)
         hidden = torch.finfo(logits.dtype).min
         return logits.masked_fill(~self._is_visible(queries), hidden).softmax(-1)
 

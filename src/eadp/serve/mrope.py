@@ -21,9 +21,9 @@ DIGIT_BASE = 256
 Numbers travel as channels of the features, digit by digit, because bfloat16 is exact for integers up to 256.
 """
 DIGITS = 3
-NUMBERS = 6
-"""The numbers that each row carries: time, row and column of its token, its index in the span, how many rows of the
-span come before the first visual one, and the largest coordinate of the unpruned span."""
+NUMBERS = 5
+"""The numbers that each row carries: time, row and column of its token, its index in the span, and how many rows of the
+span come before the first visual one."""
 POSITION_CHANNELS = NUMBERS * DIGITS
 
 
@@ -34,16 +34,10 @@ class SpanLayout:
     Attributes:
         coordinates: 3×L, the time, row and column of each row, relative to the start of the span.
         token_ids: L, the token of each row of text (the times of a clip's frames), `VISUAL` for the others.
-        largest: The largest coordinate of the unpruned span; by default that of `coordinates`.
     """
 
     coordinates: Tensor
     token_ids: Tensor
-    largest: int = -1
-
-    def __post_init__(self) -> None:
-        if self.largest < 0 and self.coordinates.numel():
-            object.__setattr__(self, "largest", int(self.coordinates.max()))
 
     @classmethod
     def from_grid(cls, times: Sequence[int], rows: int, columns: int) -> SpanLayout:
@@ -107,7 +101,7 @@ class SpanLayout:
         """
         kept = ~self.is_visual
         kept[self.is_visual.nonzero().flatten()[slots]] = True
-        return SpanLayout(self.coordinates[:, kept], self.token_ids[kept], self.largest)
+        return SpanLayout(self.coordinates[:, kept], self.token_ids[kept])
 
     def gather_visual(self, visual_token: int) -> Tensor:
         """Return the token ids of the span as the prompt has them: all visual rows together, in place of the first.
@@ -127,8 +121,7 @@ class SpanLayout:
         """Write the positions of the rows as channels: L×POSITION_CHANNELS, exact in bfloat16."""
         lead = int(self.is_visual.nonzero()[0])
         index = torch.arange(len(self))
-        shared = [torch.full_like(index, number) for number in (lead, self.largest)]
-        numbers = torch.stack([*self.coordinates, index, *shared], dim=1)
+        numbers = torch.stack([*self.coordinates, index, torch.full_like(index, lead)], dim=1)
         digits = [numbers // DIGIT_BASE**place % DIGIT_BASE for place in range(DIGITS)]
         return torch.stack(digits, dim=2).flatten(1)
 
@@ -159,29 +152,24 @@ def compute_prompt_positions(length: int, spans: Sequence[PromptSpan], renumber:
         renumber: Whether to number all tokens from 0 without gaps if any image or clip is pruned.
 
     Returns:
-        The 3×length positions, and the delta: the position of the next token minus the length of the prompt. As in
-        transformers, the next token comes after the largest position of the unpruned prompt. In a long clip, that is
-        the time of its last frame.
+        The 3×length positions, and the delta: the position of the next token minus the length of the prompt.
     """
     if renumber and any(span.length < len(span.layout) for span in spans):
         return torch.arange(length).expand(3, -1).clone(), 0
     positions = torch.empty(3, length, dtype=torch.long)
-    column = position = end = 0
+    column = position = 0
     for span in sorted(spans, key=lambda each: each.offset):
         text = span.offset - column
         positions[:, column : span.offset] = torch.arange(position, position + text)
         position += text
         column = span.offset + span.length
         positions[:, span.offset : column] = -1 - position
-        end = max(end, position + span.layout.largest + 1)
         position += span.layout.extent
     positions[:, column:] = torch.arange(position, position + length - column)
-    return positions, max(position - column, end - length)
+    return positions, position - column
 
 
-def fill_in_positions(
-    positions: Tensor, is_placeholder: Tensor, computed: int, channels: Sequence[Tensor]
-) -> tuple[Tensor, int]:
+def fill_in_positions(positions: Tensor, is_placeholder: Tensor, computed: int, channels: Sequence[Tensor]) -> Tensor:
     """Set the positions of the rows of images and clips that the engine is about to compute.
 
     Args:
@@ -192,23 +180,19 @@ def fill_in_positions(
             in the middle of its image or clip, which is then where the engine has stopped.
 
     Returns:
-        3×L, the new positions, and the delta, as in `compute_prompt_positions`; of frames that were dropped whole, it
-        counts only those of the given images and clips.
+        3×L, the new positions.
     """
-    renumbered = bool((positions == torch.arange(positions.shape[1], device=positions.device)).all())
-    positions, column, end = positions.clone(), computed, 0
+    positions, column = positions.clone(), computed
     for each in channels:
         numbers = _read_numbers(each).to(positions.device)
-        index, lead, largest = numbers[3:, 0].tolist()
+        index, lead = numbers[3:, 0].tolist()
         if index == 0:
             column += int(is_placeholder[column:].nonzero()[0]) - lead
         part = positions[:, column : column + len(each)]
         # Positions that were filled in before or renumbered do not change.
         part.copy_(torch.where(part < 0, numbers[:3] - part - 1, part))
-        if not renumbered:
-            end = max(end, int(part[0, 0] - numbers[0, 0]) + largest + 1)
         column += len(each)
-    return positions, max(int(positions.max()) + 1, end) - positions.shape[1]
+    return positions
 
 
 def _read_numbers(channels: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from eadp.models.layout import Placeholders
 from eadp.models.overrides import Overrides
@@ -29,14 +28,6 @@ PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
 GRID = {"image": "image_grid_thw", "video": "video_grid_thw"}
 TIMES = ("second_per_grid_ts", "timestamps")
 """The fields with the times of a clip's frames: the first on Qwen2.5-VL, the second on Qwen3-VL."""
-
-
-_deltas: Any = WeakTensorKeyDictionary()
-"""The deltas of prompts by their positions.
-
-vLLM's Model Runner V1 keeps the tensor of a prompt's positions, and asks for the delta at every step, also when nothing
-is left that it could be computed from.
-"""
 
 
 class QwenSpans(VllmBase):
@@ -190,19 +181,19 @@ class QwenPruningModel(QwenSpans, PruningModel):
             place = feature.mm_position
             spans.append(PromptSpan(place.offset, place.length, self.span(feature.modality, data, merge)))
             renumber |= Request.from_tensor(data[REQUEST_FIELD[feature.modality]]).positions == "renumber"
-        positions, delta = compute_prompt_positions(len(input_tokens), spans, renumber)
-        _deltas[positions] = delta
-        return positions, delta
+        return compute_prompt_positions(len(input_tokens), spans, renumber)
 
     def recompute_mrope_positions(
         self, input_ids: Any, multimodal_embeddings: Any, mrope_positions: Tensor, num_computed_tokens: int
     ) -> tuple[list[Tensor], Tensor, int]:
-        token_ids = torch.as_tensor(input_ids, device=mrope_positions.device)
-        is_placeholder = (token_ids == self.config.image_token_id) | (token_ids == self.config.video_token_id)
-        channels = [each[:, -POSITION_CHANNELS:] for each in multimodal_embeddings]
-        filled, delta = fill_in_positions(mrope_positions, is_placeholder, num_computed_tokens, channels)
-        delta = _deltas.get(mrope_positions, delta)
-        return [each[:, :-POSITION_CHANNELS] for each in multimodal_embeddings], filled, delta
+        if multimodal_embeddings:
+            token_ids = torch.as_tensor(input_ids, device=mrope_positions.device)
+            is_placeholder = (token_ids == self.config.image_token_id) | (token_ids == self.config.video_token_id)
+            channels = [each[:, -POSITION_CHANNELS:] for each in multimodal_embeddings]
+            mrope_positions = fill_in_positions(mrope_positions, is_placeholder, num_computed_tokens, channels)
+        # The answer continues the text that the prompt ends with. The times of a long clip before it may be larger.
+        delta = int(mrope_positions[0, -1]) + 1 - mrope_positions.shape[1]
+        return [each[:, :-POSITION_CHANNELS] for each in multimodal_embeddings], mrope_positions, delta
 
 
 def _modality_of(fields: Mapping[str, Any]) -> str:

@@ -57,7 +57,7 @@ def test_blocks_that_are_walked_in_chunks(monkeypatch):
 
 @pytest.mark.parametrize("first", [600, 621])
 def test_large_blocks_are_spread_over_many_programs(first, monkeypatch):
-    monkeypatch.setattr(dpp, "LARGE", 0)
+    monkeypatch.setattr(dpp, "LARGEST_AT_ONCE", 0)
     monkeypatch.setattr(dpp, "MANY_BLOCKS", 100)
     monkeypatch.setattr(dpp, "OWN_CHUNK", 8)
     variances, _ = kernels([make_problem(seed, 20) for seed in range(first, first + 21)], torch.float64)

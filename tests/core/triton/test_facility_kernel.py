@@ -56,7 +56,7 @@ def test_blocks_that_are_walked_in_chunks(monkeypatch):
 @pytest.fixture
 def spread(monkeypatch):
     """Spread blocks of any size over many programs, with a launch per pick."""
-    monkeypatch.setattr(facility, "LARGE", 0)
+    monkeypatch.setattr(facility, "LARGEST_AT_ONCE", 0)
     monkeypatch.setattr(facility, "MANY_BLOCKS", 1000)
     monkeypatch.setattr(facility, "GAIN_CHUNK", 8)
     monkeypatch.setattr(facility, "CHUNK", 16)
@@ -175,3 +175,25 @@ def test_an_invalid_block_does_not_disturb_the_others():
     assert found.full_objective.isnan().tolist() == [False, False, True, False]
     for block in (0, 1, 3):
         assert found.order[block].tolist() == expected.order[block].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [2048, 2049])
+def test_blocks_of_thousands_of_tokens(tokens):
+    """At their real sizes: the largest block that one program solves, and blocks that are spread over many."""
+    generator = torch.Generator().manual_seed(tokens)
+    similarity = core.token_similarity(torch.randn(tokens, 24, generator=generator))
+    weights = torch.rand(tokens, generator=generator)
+    there = core.facility_location(similarity, weights, 4, symmetric=True, backend="triton")
+    here = core.facility_location(similarity, weights, 4, symmetric=True, backend="numba")
+    assert there.indices.tolist() == here.indices.tolist()
+    torch.testing.assert_close(there.gains, here.gains)
+
+
+@pytest.mark.slow
+def test_a_dpp_and_max_min_of_thousands_of_tokens():
+    cosine = core.token_cosine(torch.randn(2049, 24, generator=torch.Generator().manual_seed(0)))
+    for solve_block, matrix in ((core.dpp, cosine), (core.max_min, 1 - cosine)):
+        there, here = (solve_block(matrix, 4, backend=backend) for backend in ("triton", "numba"))
+        assert there.indices.tolist() == here.indices.tolist()
+        torch.testing.assert_close(there.gains, here.gains)

@@ -16,7 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from eadp.core import ties
-from eadp.core.triton.launch import launch
+from eadp.core.backends import LARGEST_AT_ONCE
+from eadp.core.triton.facility_steps import append_lowest_indices
+from eadp.core.triton.launch import empty_picks, launch
 
 CHUNK = 1024
 """Largest number of tokens that a program holds in registers at a time."""
@@ -26,9 +28,6 @@ OWN_CHUNK = 128
 
 FACTOR_ROWS = 4
 """Rows of the factor that are read at a time. More would not fit into the registers of an A100."""
-
-LARGE = 2048
-"""Blocks with more tokens than this are spread over many processors, with a launch per pick."""
 
 MANY_BLOCKS = 16
 """This many blocks occupy a GPU anyway, whatever their size."""
@@ -114,18 +113,6 @@ def _start(matrix, variance, unexplained, j, n, stride_row):
 
 
 @triton.jit
-def _append_lowest_indices(unexplained, order, done, limit, n, chunk: tl.constexpr):
-    """Fill the order with the tokens that were not picked: rounding alone is left to explain."""
-    for first in range(0, n, chunk):
-        if done < limit:
-            j = first + tl.arange(0, chunk)
-            is_left = ((j < n) & (tl.load(unexplained + j, mask=j < n, other=0.0) > float("-inf"))).to(tl.int32)
-            position = done + tl.cumsum(is_left, 0) - 1
-            tl.store(order + position, j.to(tl.int64), mask=(is_left > 0) & (position < limit))
-            done = tl.minimum(limit, done + tl.sum(is_left, 0))
-
-
-@triton.jit
 def dpp_greedy(
     matrix,
     sizes,
@@ -178,7 +165,7 @@ def dpp_greedy(
             done += 1
             is_running = done < limit
         tl.debug_barrier()
-    _append_lowest_indices(unexplained, order, done, limit, n, chunk)
+    append_lowest_indices(unexplained, order, done, limit, n, False, chunk)
 
 
 @triton.jit
@@ -245,7 +232,7 @@ def dpp_next(
         if is_first:
             tl.store(counts + 1 - turn, done)
             if (step + 1 == stride_order) & (done < limit):
-                _append_lowest_indices(now, order, done, limit, n, chunk)
+                append_lowest_indices(now, order, done, limit, n, False, chunk)
 
 
 def solve_dpp(matrices: Tensor, sizes: Tensor, limits: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -262,12 +249,11 @@ def solve_dpp(matrices: Tensor, sizes: Tensor, limits: Tensor, most: int) -> tup
     """
     matrices = matrices.contiguous()
     blocks, n, _ = matrices.shape
-    is_spread = n > LARGE and blocks < MANY_BLOCKS
+    is_spread = n > LARGEST_AT_ONCE and blocks < MANY_BLOCKS
     variance = matrices.new_empty(blocks, n, dtype=torch.float64)
     unexplained = matrices.new_empty(blocks, 2 if is_spread else 1, n, dtype=torch.float64)
     factor = matrices.new_empty(blocks, most, n, dtype=torch.float64)
-    order = torch.zeros(blocks, most, dtype=torch.long, device=matrices.device)
-    gains = torch.zeros(blocks, most, dtype=torch.float64, device=matrices.device)
+    order, gains = empty_picks(matrices, most)
     chunk = min(CHUNK, triton.next_power_of_2(n))
     state = (matrices, sizes, limits, variance, unexplained, factor, order, gains)
     strides = (matrices.stride(0), n, n, most)

@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 
 from eadp.core import ties
-from eadp.core.backends import has_fast_float64
+from eadp.core.backends import LARGEST_AT_ONCE, has_fast_float64
 from eadp.core.solution import BlockSolution
 from eadp.core.triton.facility_kernels import greedy, pick_next
 from eadp.core.triton.facility_start import begin, first_gains
@@ -26,9 +26,6 @@ GAIN_CHUNK = 128
 
 COLUMNS = 8
 """Columns that are read at a time."""
-
-LARGE = 2048
-"""Blocks with more tokens than this are spread over many processors, with a launch per pick."""
 
 MANY_BLOCKS = 16
 """This many blocks occupy a GPU anyway, whatever their size."""
@@ -61,7 +58,7 @@ def solve(
         weights: B×N.
         sizes: B, int32, the number of tokens of each block.
         limits: B, int32, the maximum number of picks of each block.
-        goal: 2 numbers (a, b) in float64: a block is done once F reaches a · F(all tokens) + b · F(first pick), or
+        goal: B×2 numbers (a, b) in float64: a block is done once F reaches a · F(all tokens) + b · F(first pick), or
             nothing is left to gain. None to make `limits` picks, whatever they gain.
         most: The largest of the limits.
         symmetric: Whether the matrices are symmetric, so that their columns can be read as rows, which is faster.
@@ -79,7 +76,7 @@ def solve(
     elif compensated is None:
         compensated = not has_fast_float64(matrices.device)
     update_weights = weights.float() if compensated else weights
-    is_spread = n > LARGE and blocks < MANY_BLOCKS
+    is_spread = n > LARGEST_AT_ONCE and blocks < MANY_BLOCKS
     buffers = 2 if is_spread else 1
     by_row, by_entry = matrices.stride(1), matrices.stride(2)
     # A symmetric matrix is read along its rows, which are contiguous, where its columns are meant.

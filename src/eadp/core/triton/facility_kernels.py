@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from eadp.core.triton.facility_steps import (
+    append_lowest_indices,
     dense_gains,
     describe_block,
     find_best,
@@ -120,7 +121,7 @@ def pick_next(
                     tl.store(picked_gains + block * stride_order + done, pick_gain)
                 if has_goal:
                     if done == 0:
-                        enough = tl.load(goal) * full + tl.load(goal + 1) * pick_gain
+                        enough = tl.load(goal + 2 * block) * full + tl.load(goal + 2 * block + 1) * pick_gain
                 done += 1
                 reached += pick_gain
                 tie_loss += tl.maximum(best_gain - pick_gain, 0.0)
@@ -285,7 +286,7 @@ def greedy(
                 tl.store(picked_gains + done, pick_gain)
                 if has_goal:
                     if done == 0:
-                        enough = tl.load(goal) * full + tl.load(goal + 1) * pick_gain
+                        enough = tl.load(goal + 2 * block) * full + tl.load(goal + 2 * block + 1) * pick_gain
                 done += 1
                 reached += pick_gain
                 tie_loss += tl.maximum(best_gain - pick_gain, 0.0)
@@ -326,14 +327,7 @@ def greedy(
 
     if not has_goal:
         # Nothing is left to gain: the remaining tokens follow in the order of their indices.
-        for first in range(0, n, chunk):
-            if done < limit:
-                u = first + tl.arange(0, chunk)
-                gain = tl.load(gains + u, mask=u < n, other=float("-inf"))
-                is_left = ((u < n) & ((gain > float("-inf")) | (is_valid == 0))).to(tl.int32)
-                position = done + tl.cumsum(is_left, 0) - 1
-                tl.store(order + position, u.to(tl.int64), mask=(is_left > 0) & (position < limit))
-                done = tl.minimum(limit, done + tl.sum(is_left, 0))
+        done = append_lowest_indices(gains, order, done, limit, n, is_valid == 0, chunk)
     if resumes:
         for first in range(0, n, chunk):
             u = first + tl.arange(0, chunk)

@@ -1,4 +1,4 @@
-"""The steps of greedy facility location that its kernels share. Each walks a block's tokens in chunks.
+"""The steps of greedy algorithms that kernels share, most of facility location. Each walks a block's tokens in chunks.
 
 Gains are kept in float64. What is added to or subtracted from them is summed in float64, or, where float64 is slow
 (`compensated`), as an unevaluated sum of two float32 numbers: products are split into halves of 12 bits, whose products
@@ -231,3 +231,20 @@ def lost_gains(
             ).to(tl.float64)
             lost += tl.sum(tl.maximum(tl.minimum(tile, new[:, None]) - old[:, None], 0.0) * w[:, None], 0)
     return lost
+
+
+@triton.jit
+def append_lowest_indices(left, order, done, limit, n, takes_any, chunk: tl.constexpr):
+    """Fill the order with tokens that were not picked, in the order of their indices; return how many there are then.
+
+    `left` is −∞ for tokens that were picked. With `takes_any`, all tokens count as not picked.
+    """
+    for first in range(0, n, chunk):
+        if done < limit:
+            j = first + tl.arange(0, chunk)
+            is_left = tl.load(left + j, mask=j < n, other=float("-inf")) > float("-inf")
+            is_left = ((j < n) & (is_left | takes_any)).to(tl.int32)
+            position = done + tl.cumsum(is_left, 0) - 1
+            tl.store(order + position, j.to(tl.int64), mask=(is_left > 0) & (position < limit))
+            done = tl.minimum(limit, done + tl.sum(is_left, 0))
+    return done

@@ -12,8 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from eadp.core import ties
+from eadp.core.device_tables import numbers_on_device
 from eadp.core.triton.facility_steps import find_best
-from eadp.core.triton.launch import launch
+from eadp.core.triton.launch import empty_picks, launch
 
 CHUNK = 1024
 """Largest number of tokens that a program holds in registers at a time."""
@@ -126,9 +127,8 @@ def solve_max_min(matrices: Tensor, sizes: Tensor, limits: Tensor, most: int, no
     matrices = matrices.contiguous()
     blocks, n, _ = matrices.shape
     nearest = matrices.new_empty(blocks, n, dtype=torch.float64)
-    order = torch.zeros(blocks, most, dtype=torch.long, device=matrices.device)
-    gains = torch.zeros(blocks, most, dtype=torch.float64, device=matrices.device)
-    rounding = torch.full((1,), noise, dtype=torch.float64, device=matrices.device)
+    order, gains = empty_picks(matrices, most)
+    rounding = numbers_on_device((noise,), matrices.device, torch.float64)
     grid = (triton.cdiv(n, NEIGHBOUR_CHUNK), blocks)
     launch(
         nearest_neighbours,
