@@ -45,3 +45,7 @@ def test_methods_that_all_differ_are_found():
 def test_answers_to_other_questions_are_refused():
     with pytest.raises(ValueError, match="b must have 2 answers"):
         compare_all({"a": [True, False], "b": [True]}, [0, 1])
+
+
+def test_one_method_alone_is_distinct():
+    assert compare_all({"a": [True, False]}, [0, 1]).distinct == ("a",)

@@ -79,9 +79,10 @@ class Packer:
             tokens: list[tuple[int, int, int, int]] = []
             for number, question in enumerate(asked, 1):
                 prompt = self.tokenizer(question.text + self.chat.prompt_end, add_special_tokens=False)
-                for letter, name in find_mentions(question.text) if view is not None else ():
-                    mentions.append((row, len(tokens) + prompt.char_to_token(letter)))
-                    located.append(locate(view, name))
+                if view is not None:
+                    for letter, name in find_mentions(question.text):
+                        mentions.append((row, len(tokens) + prompt.char_to_token(letter)))
+                        located.append(locate(view, name))
                 answer = self._encode(self.chat.before_answer + question.answer + self.chat.end)
                 ids = [*prompt["input_ids"], *answer]
                 labels = [IGNORED] * (len(ids) - len(answer) - 1) + [*answer, IGNORED]

@@ -66,7 +66,7 @@ def compare_all(right: Mapping[str, Sequence[bool]], groups: Sequence[int]) -> P
     pairs = list(combinations(names, 2))
     answers = {name: np.asarray(right[name], float) for name in names}
     differences = np.stack([answers[a] - answers[b] for a, b in pairs], 1) if pairs else np.empty((len(groups), 0))
-    corrected = holm(paired_p_values(differences, groups)) if pairs else []
+    corrected = holm(paired_p_values(differences, groups))
     return Pairwise(
         tuple(names),
         tuple(float(answers[name].mean()) for name in names),

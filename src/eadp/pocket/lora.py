@@ -35,10 +35,7 @@ def merge(model: nn.Module, down: Mapping[str, Tensor], up: Mapping[str, Tensor]
         ValueError: If the updates are not those of the model's linear layers.
     """
     layers = linear_layers(model)
-    if not layers.keys() == down.keys() == up.keys():
-        unknown = sorted(layers.keys() ^ (down.keys() | up.keys()))
-        raise ValueError(
-            f"the LoRA does not fit the model: they do not both have {', '.join(unknown[:3]) or 'A and B'}"
-        )
+    if unknown := sorted((layers.keys() ^ down.keys()) | (layers.keys() ^ up.keys())):
+        raise ValueError(f"the LoRA does not fit the model: one of them lacks {', '.join(unknown[:3])}")
     for name, linear in layers.items():
         linear.weight += SCALE * up[name].to(linear.weight) @ down[name].to(linear.weight)

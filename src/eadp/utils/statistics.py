@@ -110,7 +110,7 @@ def paired_p_values(
     return (as_large + 1) / (draws + 1)
 
 
-def holm(p_values: Sequence[float]) -> np.ndarray:
+def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     """Correct p-values for their number (Holm, 1979): a pair is significant at 5 % if its corrected value is ≤ 0.05."""
     values = np.asarray(p_values, float)
     order = np.argsort(values, kind="stable")
