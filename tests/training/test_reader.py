@@ -9,8 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from rich.progress import Progress
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from eadp.models.efficientnet_lite import place_shares
+from eadp.models.guides.class_words import class_words
+from eadp.pocket.photo import write_visual_words
 from eadp.pocket.things.questions import KINDS
 from eadp.pocket.things.render import GRID
 from eadp.pocket.things.scene import SIGN
@@ -18,6 +22,7 @@ from training.language import choose_patches
 from training.things import lora, recipe
 from training.things.mentions import UNKNOWN, find_mentions, locate
 from training.things.packing import CHAT_ML, IGNORED, answer_logits, right_answers
+from training.things.photographs import Photographer
 from training.things.reader import EASY, QUESTIONS_PER_SCENE, Reader, draw_questions
 from training.things.text import world_tokenizer
 from training.things.tower import Tally
@@ -261,3 +266,46 @@ def test_the_stages_after_the_vision_stage_run(model, language_model, tokenizer,
     lines = [json.loads(line) for line in (tmp_path / f"{model}-tune.curve.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2]
     assert "all" in lines[0]
+
+
+@pytest.fixture(scope="module")
+def photographer():
+    return Photographer(torch.randn(1000, 16, generator=torch.Generator().manual_seed(0)))
+
+
+def test_imaginary_photographs_show_what_their_questions_are_about(photographer):
+    drawn = photographer.draw(np.random.default_rng(0), 12, 48, 4)
+    assert drawn.classes.shape == (12, 48, 1000)
+    assert (drawn.keep.diff() > 0).all()
+    names, asked = class_words().names, {"yes": 0, "no": 0}
+    for classes, questions in zip(drawn.classes, drawn.questions, strict=True):
+        largest = classes.sum(0).topk(2).indices.tolist()
+        for question in questions:
+            if question.kind == "naming":
+                assert question.answer == names[largest[0]]
+                continue
+            asked[question.answer] += 1
+            meant = {number for word in class_words().read(question.text) for number in word.classes}
+            assert question.answer == "yes" or largest[0] not in meant
+    assert min(asked.values()) > 5
+
+
+def test_the_visual_words_of_photographs_are_those_of_the_model_for_photographs(reader, photographer, tokenizer):
+    drawn = photographer.draw(np.random.default_rng(1), 2, 20, 1)
+    found = reader.words.of_classes(drawn.classes, drawn.keep)
+    projector = nn.Module()
+    projector.linear_1, projector.linear_2 = nn.Linear(1006, 32, bias=False), nn.Linear(32, 32, bias=False)
+    projector.act = nn.Identity()
+    write_visual_words(projector, reader.model.get_input_embeddings(), tokenizer)
+    cells = torch.cat((drawn.classes, place_shares((GRID, GRID))[drawn.keep]), -1)
+    torch.testing.assert_close(found, projector.linear_2(projector.linear_1(cells)))
+
+
+def test_photographs_have_losses_and_are_counted_apart(reader, photographer):
+    drawn = photographer.draw(np.random.default_rng(2), 2, 20, 3)
+    losses = reader.photograph_losses(drawn)
+    assert losses["answer"].requires_grad
+    assert losses["pointing"] == 0
+    tally = Tally()
+    reader.tally_photographs(tally, drawn)
+    assert set(tally.total) == {f"photo_{question.kind}" for each in drawn.questions for question in each}

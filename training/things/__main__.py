@@ -24,7 +24,9 @@ def main() -> None:
         "--warm-start", action="store_true", help="start from the results in training/things/results, not from nothing"
     )
     parser.add_argument(
-        "--half", action="store_true", help="compute with SmolLM2 in bfloat16, which is faster on CPUs that have it"
+        "--half",
+        action="store_true",
+        help="compute with the tower and SmolLM2 in bfloat16, which is faster on CPUs that have it",
     )
     options = parser.parse_args()
     stages = tuple(options.only or STAGES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,16 +72,17 @@ class Packer:
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    def pack(self, questions: list[list[Question]], views: tuple[View, ...]) -> Text:
-        """Pack the questions of every scene, in their order."""
+    def pack(self, questions: list[list[Question]], views: Sequence[View | None]) -> Text:
+        """Pack the questions of every scene, in their order. Of what has no view, mentions are not located."""
         rows, mentions, located = [], [], []
         for row, (asked, view) in enumerate(zip(questions, views, strict=True)):
             tokens: list[tuple[int, int, int, int]] = []
             for number, question in enumerate(asked, 1):
                 prompt = self.tokenizer(question.text + self.chat.prompt_end, add_special_tokens=False)
-                for letter, name in find_mentions(question.text):
-                    mentions.append((row, len(tokens) + prompt.char_to_token(letter)))
-                    located.append(locate(view, name))
+                if view is not None:
+                    for letter, name in find_mentions(question.text):
+                        mentions.append((row, len(tokens) + prompt.char_to_token(letter)))
+                        located.append(locate(view, name))
                 answer = self._encode(self.chat.before_answer + question.answer + self.chat.end)
                 ids = [*prompt["input_ids"], *answer]
                 labels = [IGNORED] * (len(ids) - len(answer) - 1) + [*answer, IGNORED]

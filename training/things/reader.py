@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from eadp.pocket.things.model import tower_config
 from eadp.pocket.things.questions import KINDS, Question, View, make_question
 from training.language import gather_tokens
 from training.things.packing import ChatFormat, Packer, answer_logits, answer_losses, right_answers
+from training.things.photographs import Photographs
 from training.things.pointing import PointingHead
 from training.things.tower import Tally
 from training.things.visual_words import VisualWords
@@ -59,7 +62,19 @@ class Reader:
     ) -> dict[str, Tensor]:
         """Compute the losses of some questions of the given kinds: their answers, and where the named things are."""
         rng = np.random.default_rng((5, seed))
-        text = self.packer.pack([draw_questions(view, rng, kinds) for view in batch.views], batch.views)
+        questions = [draw_questions(view, rng, kinds) for view in batch.views]
+        return self._losses(visual, keep, questions, batch.views)
+
+    def photograph_losses(self, photographs: Photographs) -> dict[str, Tensor]:
+        """Compute the losses of the questions about imaginary photographs."""
+        visual = self.words.add_noise(self.words.of_classes(photographs.classes, photographs.keep))
+        questions = photographs.questions
+        return self._losses(visual, photographs.keep, questions, [None] * len(questions))
+
+    def _losses(
+        self, visual: Tensor, keep: Tensor, questions: list[list[Question]], views: Sequence[View | None]
+    ) -> dict[str, Tensor]:
+        text = self.packer.pack(questions, views)
         last, middle = self.packer.hidden_states(self.model, visual, keep, text, self.pointing_layer)
         losses = answer_losses(answer_logits(self.model, last, text), text)
         return losses | {"pointing": POINTING_WEIGHT * self.pointing.loss(middle, text)}
@@ -72,16 +87,34 @@ class Reader:
         return (error[shown].mean() + error[~shown].mean()) / target.var()
 
     def tally_answers(self, tally: Tally, visual: Tensor, keep: Tensor, batch: Patches, seed: int) -> None:
-        """Count right answers, by kind and over all kinds (`all`)."""
+        """Count right answers about scenes, by kind and over all kinds (`all`)."""
         rng = np.random.default_rng((7, seed))
         questions = [draw_questions(view, rng, KINDS) for view in batch.views]
-        text = self.packer.pack(questions, batch.views)
+        self._tally(tally, visual, keep, questions, batch.views)
+
+    def tally_photographs(self, tally: Tally, photographs: Photographs) -> None:
+        """Count right answers about imaginary photographs, as `photo_` and the kind."""
+        visual = self.words.of_classes(photographs.classes, photographs.keep)
+        asked = photographs.questions
+        questions = [[replace(question, kind=f"photo_{question.kind}") for question in each] for each in asked]
+        self._tally(tally, visual, photographs.keep, questions, [None] * len(asked))
+
+    def _tally(
+        self,
+        tally: Tally,
+        visual: Tensor,
+        keep: Tensor,
+        questions: list[list[Question]],
+        views: Sequence[View | None],
+    ) -> None:
+        text = self.packer.pack(questions, views)
         last, _ = self.packer.hidden_states(self.model, visual, keep, text, self.pointing_layer)
         right = right_answers(answer_logits(self.model, last, text), text)
         for asked, correct in zip(questions, right, strict=True):
             for question, known in zip(asked, correct, strict=True):
                 tally.count(question.kind, tensor(known))
-                tally.count("all", tensor(known))
+                if question.kind in KINDS:
+                    tally.count("all", tensor(known))
 
 
 def draw_questions(view: View, rng: np.random.Generator, kinds: tuple[str, ...]) -> list[Question]:

@@ -14,15 +14,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from eadp.pocket import smol
+from eadp.pocket.photo import load_tower
 from eadp.pocket.things.model import build_clip_text, build_language_model, build_tower
 from eadp.pocket.things.questions import KINDS
 from training import distributed
+from training.attention import attend_in_single_precision
 from training.language import choose_patches, gather_tokens
 from training.optimize import Stage
 from training.things import clip, results, tower
 from training.things.lora import Lora
 from training.things.packing import CHAT_ML, VICUNA
-from training.things.reader import EASY, Reader
+from training.things.photographs import Photographer, Photographs
+from training.things.reader import EASY, QUESTIONS_PER_SCENE, Reader
 from training.things.text import encode_captions, world_tokenizer, write_captions
 from training.things.windows import WINDOWS_PER_SCENE, Patches, augment, draw_scenes, draw_windows, drop_background
 
@@ -32,16 +35,16 @@ STAGES = ("vision", "read", "project", "tune")
 MODELS = ("smol", "pocket")
 """The models by their language models: SmolLM2 with a LoRA, and a small Llama that is trained from nothing."""
 
-VISION_STEPS = 9_000
+VISION_STEPS = 14_000
 CAPTIONS_FROM, CAPTIONS_EVERY = 0.2, 4
 """Share of the steps of the vision stage after which captions are learnt, at every fourth step. Before, a tower that
 sees nothing yet would learn only to tell backgrounds apart. Captions are learnt quickly, and
 cost half as much again."""
 
-WINDOW_SHARE = 0.8
+WINDOW_SHARE = 0.6
 """Share of the steps of the vision stage, the first ones, that see windows; the rest sees whole scenes."""
 
-WINDOWS, WINDOW_KEPT = 64, 36
+WINDOWS, WINDOW_KEPT = 96, 36
 SCENES, SCENE_KEPT = 16, 240
 """Windows or scenes per step, and patches of each that are encoded: all that show a thing, and some background."""
 
@@ -49,13 +52,16 @@ EASY_SHARE = 0.3
 """Share of the steps of the read stage, the first ones, with easy questions: what is there, and where."""
 
 READ_KEPT = 48
+PHOTOGRAPHS_EVERY = 4
+"""Every fourth batch of smol's read stage is imaginary photographs, so that the model for photographs can share it."""
+
 PROJECT_STEPS, PROJECT_BATCH = 400, 16
 TUNE_KEPT = (32, 64, 64, 96, 160)
 """Numbers of visual tokens that stay in a batch, one of them at random, to prepare the model for pruning."""
 
 ANSWER_VALIDATION_SCENES = 4
 
-CHECKPOINT_EVERY, MEASURE_EVERY = 50, 200
+CHECKPOINT_EVERY, MEASURE_EVERY = 50, 400
 VALIDATION_SCENES, WHOLE_SCENES, ANSWER_VALIDATION = 160, 48, 48
 """Validation scenes whose windows are measured, that are measured as a whole, and about which questions are asked."""
 
@@ -109,7 +115,7 @@ def run_stages(
         out: Folder for checkpoints and curves.
         steps: Steps of each stage, if not those of the recipe. The learning rate falls over the last third of them.
         warm_start: Start a stage that has no checkpoint from the result that the repository holds, not from nothing.
-        half: Compute with SmolLM2 in bfloat16.
+        half: Compute with the tower and with SmolLM2 in bfloat16.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), disable=distributed.rank() > 0) as progress:
@@ -135,6 +141,8 @@ class Recipe:
         out.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(0)
         self.tower = build_tower()
+        if half:
+            attend_in_single_precision(self.tower)
         self.heads = tower.PatchHeads()
         self.text = build_clip_text(len(self.tokenizer))
         self.temperatures = clip.Temperatures()
@@ -148,6 +156,7 @@ class Recipe:
         language_model, tokenizer = smol.load_language_model()
         if self.half:
             language_model.bfloat16()
+            attend_in_single_precision(language_model)
         return Reader(language_model, tokenizer, CHAT_ML)
 
     @cached_property
@@ -187,7 +196,8 @@ class Recipe:
             captions = write_captions(batch.views, np.random.default_rng((3, turn)))
             pixels = augment(batch.pixels)
             batch, keep = drop_background(batch, SCENE_KEPT if whole else WINDOW_KEPT)
-            normed = self.tower.post_layernorm(tower.encode(self.tower, pixels, batch.positions, keep))
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+                normed = self.tower.post_layernorm(tower.encode(self.tower, pixels, batch.positions, keep)).float()
             losses = tower.patch_losses(self.heads, normed[:, 1:], batch)
             if number < CAPTIONS_FROM * steps or number % CAPTIONS_EVERY:
                 return losses
@@ -204,6 +214,9 @@ class Recipe:
         stage = Stage(f"{self.model}-read", self.out, modules, steps, settings.read_lr, settings.accumulate)
 
         def step(number: int) -> dict[str, Tensor]:
+            if self.model == "smol" and number % PHOTOGRAPHS_EVERY == PHOTOGRAPHS_EVERY - 1:
+                rng = np.random.default_rng((8, number))
+                return self.reader.photograph_losses(self._draw_photographs(rng, settings.scenes))
             kinds = EASY if number < EASY_SHARE * steps * settings.accumulate else KINDS
             batch = self._draw_scenes(number, settings.scenes)
             keep = choose_patches(batch.owners, READ_KEPT, guided=True)
@@ -256,6 +269,14 @@ class Recipe:
         else:
             results.load(stage.name, stage.modules)
 
+    @cached_property
+    def photographer(self) -> Photographer:
+        """Draws photographs as the tower for photographs sees them."""
+        return Photographer(load_tower().classifier.weight.detach())
+
+    def _draw_photographs(self, rng: np.random.Generator, count: int) -> Photographs:
+        return self.photographer.draw(rng, count, READ_KEPT, QUESTIONS_PER_SCENE)
+
     def _draw_scenes(self, number: int, scenes: int) -> Patches:
         turn = number * distributed.size() + distributed.rank()
         return draw_scenes("train", ANSWER_FIRST_SCENE + turn * scenes, scenes)
@@ -272,6 +293,9 @@ class Recipe:
             batch = draw_scenes("validation", first, ANSWER_VALIDATION_SCENES)
             keep = choose_patches(batch.owners, READ_KEPT, guided=True)
             self.reader.tally_answers(tally, see(batch, keep), keep, batch, first)
+            if self.model == "smol":
+                drawn = self._draw_photographs(np.random.default_rng((9, first)), ANSWER_VALIDATION_SCENES)
+                self.reader.tally_photographs(tally, drawn)
         return tally.percentages()
 
     @torch.no_grad()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eadp.models.guides.class_words import class_words
 from eadp.pocket.things.questions import name_of
 from eadp.pocket.things.render import GRID, PATCH
 from eadp.pocket.things.scene import SIGN, Scene
@@ -57,13 +58,26 @@ class VisualWords(nn.Module):
             outlines: …×3: how far right and how far down, from 0 to 1, and the size in patches, 0 for the background.
         """
         where, size = outlines[..., :2], outlines[..., 2:]
+        phases = 2 * pi * where[..., None] * torch.tensor(WAVES)
+        waves = torch.cat((phases.sin().flatten(-2), phases.cos().flatten(-2), 2 * where - 1, size / 8), -1)
+        return self._coarse_places(where) + self.precise(waves)
+
+    def _coarse_places(self, where: Tensor) -> Tensor:
         anchors = torch.linspace(0, 1, len(ACROSS))
         share = (1 - (where[..., None] - anchors).abs() * 2).clamp(min=0)
         across, down = (torch.stack([self.embed(word) for word in words]) for words in (ACROSS, DOWN))
-        coarse = PLACE_WEIGHT * (share[..., 0, :] @ across + share[..., 1, :] @ down) / 2
-        phases = 2 * pi * where[..., None] * torch.tensor(WAVES)
-        waves = torch.cat((phases.sin().flatten(-2), phases.cos().flatten(-2), 2 * where - 1, size / 8), -1)
-        return coarse + self.precise(waves)
+        return PLACE_WEIGHT * (share[..., 0, :] @ across + share[..., 1, :] @ down) / 2
+
+    def of_classes(self, classes: Tensor, keep: Tensor) -> Tensor:
+        """Return the visual words of the cells of photographs, as `eadp.pocket.photo` makes them: B×n×d.
+
+        Args:
+            classes: B×n×1000, the probabilities of the classes.
+            keep: B×n, the cells.
+        """
+        names = torch.stack([self.embed(name) for name in class_words().names])
+        where = torch.stack((keep % GRID, keep // GRID), -1) / (GRID - 1)
+        return classes @ names + self._coarse_places(where)
 
     def targets(self, scenes: list[Scene], owners: Tensor) -> Tensor:
         """Return the visual words of all patches, B×GRID²×d, without noise.

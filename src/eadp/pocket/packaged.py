@@ -64,22 +64,34 @@ class PackagedFile:
             cache: Folder for converted weights; None for `eadp` in the user's cache.
             convert: Reads the file that is its first argument, and writes into the folder that is its second.
         """
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eadp" if cache is None else cache
-        folder = base / f"{self.model.lower().replace(' ', '-')}-{self.sha256[:16]}"
-        if folder.exists():
-            return folder
-        source = self.find()
-        base.mkdir(parents=True, exist_ok=True)
-        # The copy is moved into place when it is complete, so that no reader sees half of it.
-        scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=base))
-        try:
-            convert(source, scratch)
-            try:
-                scratch.rename(folder)
-            except OSError:
-                # Another process was faster; its copy is the same.
-                if not folder.exists():
-                    raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        folder = user_cache(cache) / f"{self.model.lower().replace(' ', '-')}-{self.sha256[:16]}"
+        return write_once(folder, lambda scratch: convert(self.find(), scratch))
+
+
+def user_cache(cache: Path | None = None) -> Path:
+    """Return the folder for what was made from installed weights: `cache`, or `eadp` in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eadp" if cache is None else cache
+
+
+def write_once(folder: Path, write: Callable[[Path], None]) -> Path:
+    """Return a folder that is written at the first call, all of it or nothing.
+
+    Args:
+        folder: The folder.
+        write: Writes the content into another folder, which is then moved into place: no reader sees half of it.
+    """
+    if folder.exists():
         return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+    try:
+        write(scratch)
+        try:
+            scratch.rename(folder)
+        except OSError:
+            # Another process was faster; its copy is the same.
+            if not folder.exists():
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return folder

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import GenerationConfig, LlavaForConditionalGeneration, LlavaProcessor
+from transformers import GenerationConfig, LlavaForConditionalGeneration, LlavaProcessor, PreTrainedTokenizerFast
 
 from eadp.pocket.model import ClipText
 
 WEIGHTS = Path(__file__).parent / "weights"
-_CLIP_CONFIG, _CLIP_WEIGHTS = "clip_text.json", "clip_text.safetensors"
+_CLIP_CONFIG, _CLIP_WEIGHTS, _CLIP_TOKENIZER = "clip_text.json", "clip_text.safetensors", "clip_tokenizer"
 LONGEST_ANSWER = 8
 """Largest number of tokens of an answer."""
 
@@ -20,7 +20,13 @@ SIGN = 1.0
 """The sign of the similarity. The pocket CLIP is trained per patch, so patches of the named thing have high cosines."""
 
 
-def save(folder: Path, model: LlavaForConditionalGeneration, processor: LlavaProcessor, clip: ClipText) -> None:
+def save(
+    folder: Path,
+    model: LlavaForConditionalGeneration,
+    processor: LlavaProcessor,
+    clip: ClipText,
+    clip_tokenizer: PreTrainedTokenizerFast | None = None,
+) -> None:
     """Write everything that `pocket.load` and `pocket.guide` need into a folder.
 
     Args:
@@ -28,6 +34,7 @@ def save(folder: Path, model: LlavaForConditionalGeneration, processor: LlavaPro
         model: The model.
         processor: Its processor.
         clip: The text encoder of its CLIP.
+        clip_tokenizer: The tokenizer of the text encoder, if it is not the processor's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(
@@ -42,6 +49,8 @@ def save(folder: Path, model: LlavaForConditionalGeneration, processor: LlavaPro
     settings = {**clip.text_model.config.to_diff_dict(), "sign": SIGN}
     (folder / _CLIP_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
     save_file({name: value.half().contiguous() for name, value in clip.state_dict().items()}, folder / _CLIP_WEIGHTS)
+    if clip_tokenizer is not None:
+        clip_tokenizer.save_pretrained(folder / _CLIP_TOKENIZER)
 
 
 def load_model(folder: Path) -> LlavaForConditionalGeneration:

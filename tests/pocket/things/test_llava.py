@@ -49,12 +49,13 @@ def test_the_assembled_model_gives_the_logits_of_the_training(chat, template):
     torch.testing.assert_close(assembled, trained, atol=1e-4, rtol=1e-3)
 
 
-def test_a_token_for_images_beyond_the_vocabulary_gets_a_row(monkeypatch):
+def test_a_tokenizer_without_a_token_for_images_gets_one(monkeypatch):
     tokenizer = world_tokenizer()
     language_model = build_language_model(len(tokenizer))
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<frame>"]})
-    monkeypatch.setattr("eadp.pocket.things.llava.IMAGE", "<frame>")
+    before = language_model.get_input_embeddings().weight.clone()
+    monkeypatch.setattr("eadp.pocket.llava.IMAGE", "<frame>")
     model = build_llava(language_model, tokenizer)
     table = model.get_input_embeddings().weight
-    assert len(table) == len(tokenizer)
-    assert torch.equal(table[: len(tokenizer) - 1], language_model.get_input_embeddings().weight)
+    assert len(table) == len(tokenizer) == len(before) + 1
+    assert torch.equal(table[:-1], before)
+    assert model.config.image_token_id == tokenizer.convert_tokens_to_ids("<frame>") == len(before)

@@ -91,6 +91,10 @@ class ClassWords:
             found |= self._classes.get(singular, {})
         return found
 
+    def items(self) -> Iterator[tuple[str, Mapping[int, float]]]:
+        """Yield all singular words and phrases with their classes, as `classes_of` finds them."""
+        yield from self._classes.items()
+
     def read(self, question: str) -> list[ReadWord]:
         """Read the words of a question. Words that make up a phrase ("hot dog") all get the classes of the phrase."""
         words = WORD.findall(question)

@@ -30,6 +30,9 @@ CHECKPOINTS = {
 SIDECAR, TEXT = "clip_text.safetensors", "text_model."
 """The file of a text encoder in the folder of a model, and the prefix of its weights."""
 
+SIDECAR_TOKENIZER = "clip_tokenizer"
+"""The folder with the tokenizer of that text encoder."""
+
 REMEDY = "give attach's guide= (or guide_for's checkpoint=) the name or folder of"
 
 
@@ -73,7 +76,8 @@ def load_sidecar(folder: Path, post_layernorm: nn.LayerNorm, processor: Any, **o
     """Load CLIP's text encoder from the folder of a model.
 
     `clip_text.json` has the text model's configuration and the guide's sign. `clip_text.safetensors` has
-    `text_model.*`, `text_projection.weight` and `visual_projection.weight`.
+    `text_model.*`, `text_projection.weight` and `visual_projection.weight`. The folder `clip_tokenizer` has its
+    tokenizer, if it is not that of the language model.
 
     Args:
         folder: The folder of the model.
@@ -81,7 +85,7 @@ def load_sidecar(folder: Path, post_layernorm: nn.LayerNorm, processor: Any, **o
         processor: Its processor or tokenizer.
         **options: Options of the guide.
     """
-    from transformers import CLIPTextConfig, CLIPTextModel
+    from transformers import AutoTokenizer, CLIPTextConfig, CLIPTextModel
 
     settings = json.loads((folder / SIDECAR).with_suffix(".json").read_text())
     sign = settings.pop("sign", -1.0)
@@ -91,12 +95,14 @@ def load_sidecar(folder: Path, post_layernorm: nn.LayerNorm, processor: Any, **o
     text_model.load_state_dict(
         {name.removeprefix(TEXT): value for name, value in weights.items() if name.startswith(TEXT)}
     )
+    own = folder / SIDECAR_TOKENIZER
+    tokenizer = AutoTokenizer.from_pretrained(own, trust_remote_code=False) if own.is_dir() else tokenizer_of(processor)
     return CLIPGuide(
         text_model=text_model.eval().requires_grad_(False),
         text_projection=_projection(weights["text_projection.weight"]),
         visual_projection=_projection(weights["visual_projection.weight"]),
         post_layernorm=post_layernorm,
-        tokenizer=tokenizer_of(processor),
+        tokenizer=tokenizer,
         **{"sign": sign, **options},
     )
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
-import torch
-from transformers import LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
+from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
 from eadp.compat import CLIPImageProcessorPil
 from eadp.models.efficientnet_lite import PIXEL_MEAN, PIXEL_STD, EfficientNetLiteConfig, EfficientNetLiteModel
+from eadp.pocket.llava import build_llava
 from eadp.pocket.photo.visual_words import write_visual_words
 from eadp.pocket.smol import CHAT_TEMPLATE
-from eadp.pocket.text import IMAGE
 
 
 def build_model(
@@ -29,33 +27,18 @@ def build_model(
     Returns:
         The model, in evaluation mode, and its processor.
     """
-    tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]}, replace_extra_special_tokens=False)
-    tokenizer.image_token = IMAGE
-    image_id = tokenizer.convert_tokens_to_ids(IMAGE)
-    _add_embeddings(language_model, len(tokenizer))
-    config = LlavaConfig(
-        vision_config=tower.config,
-        # A copy: LLaVA's configuration changes the one of its language model.
-        text_config=deepcopy(language_model.config),
-        image_token_index=image_id,
-        image_seq_length=count_tokens(tower.config),
+    model = build_llava(
+        tower,
+        language_model,
+        tokenizer,
+        count_tokens(tower.config),
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
         projector_hidden_act="linear",
         multimodal_projector_bias=False,
-        tie_word_embeddings=language_model.config.tie_word_embeddings,
     )
-    # Where a cell is, the language model reads from its visual word and from its position in the sequence.
-    config.eadp_positions = "keep"
-    with torch.device("meta"):
-        model = LlavaForConditionalGeneration(config)
-    model.model.vision_tower = tower
-    model.model.language_model = language_model.get_decoder()
-    model.lm_head = language_model.get_output_embeddings()
-    projector = model.model.multi_modal_projector.to_empty(device="cpu").to(language_model.dtype)
-    write_visual_words(projector, language_model.get_input_embeddings(), tokenizer)
-    model.generation_config = deepcopy(language_model.generation_config)
-    return model.eval(), build_processor(tower.config, tokenizer)
+    write_visual_words(model.model.multi_modal_projector, language_model.get_input_embeddings(), tokenizer)
+    return model, build_processor(tower.config, tokenizer)
 
 
 def build_processor(config: EfficientNetLiteConfig, tokenizer: Any) -> LlavaProcessor:
@@ -85,12 +68,3 @@ def build_processor(config: EfficientNetLiteConfig, tokenizer: Any) -> LlavaProc
 def count_tokens(config: EfficientNetLiteConfig) -> int:
     """The number of visual tokens of an image."""
     return (config.image_size // config.patch_size) ** 2
-
-
-@torch.no_grad()
-def _add_embeddings(language_model: Any, tokens: int) -> None:
-    """Make the embeddings at least this long. A new row is the mean of the others, which no answer is close to."""
-    before = len(language_model.get_input_embeddings().weight)
-    if tokens > before:
-        embeddings = language_model.resize_token_embeddings(tokens, mean_resizing=False).weight
-        embeddings[before:] = embeddings[:before].mean(0)
