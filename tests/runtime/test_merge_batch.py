@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from helpers import tiny
-from helpers.prompts import Sizes
 from helpers.pretend_device import module_on_device, on_device, pretend_device, read
+from helpers.prompts import Sizes
 
 import eadp
 from eadp.runtime import before
