@@ -28,7 +28,19 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from eadp.core import ties
-from eadp.core.triton import cosine, dpp, facility, facility_kernels, max_min, quotas, relevance, similarity, smoothing
+from eadp.core.triton import (
+    cosine,
+    dpp,
+    facility,
+    facility_kernels,
+    max_min,
+    quotas,
+    relevance,
+    row_merging,
+    row_mixing,
+    similarity,
+    smoothing,
+)
 from eadp.utils.tables import format_markdown
 
 TARGETS = {
@@ -50,6 +62,11 @@ POINTERS = {
     **dict.fromkeys(("features", "visual", "text"), "*fp16"),
     **dict.fromkeys(("kept", "is_constant"), "*i1"),
     **dict.fromkeys(("order", "starts"), "*i64"),
+    **dict.fromkeys(("scores", "unscaled_keys", "merge"), "*fp32"),
+    **dict.fromkeys(("is_dominant", "walks", "walked", "row_of"), "*i32"),
+    **dict.fromkeys(("rows", "positions", "image_table", "groups", "columns", "visual_numbers"), "*i64"),
+    **dict.fromkeys(("kept_columns", "fill", "numbers"), "*i64"),
+    **dict.fromkeys(("sources", "more_sources", "projected", "mixed"), "*fp16"),
     **dict.fromkeys(("sign", "tau", "mu", "gamma", "theta", "beta", "constant_range"), "fp32"),
     **dict.fromkeys(("numerator_epsilon", "denominator_epsilon"), "fp32"),
 }
@@ -77,6 +94,15 @@ DPP = {
 WORDS = 128
 FUSED = {"has_words": True, "has_pooled": True, "by_floor": False, "words": WORDS}
 FUSED_CHUNK = relevance.FUSED_ENTRIES // WORDS
+MIXED = {"tile": row_mixing.ROWS, "width": row_mixing.CHANNELS, "depth": row_mixing.DEPTH}
+BEFORE_PROJECTOR = {
+    "by_column": False,
+    "by_number": False,
+    "has_more": True,
+    "is_placed": False,
+    "is_renumbered": False,
+}
+DEEPSTACK = {"by_column": True, "by_number": True, "has_more": False, "is_placed": True, "is_renumbered": True}
 KERNELS: dict[str, tuple[Any, str, dict[str, Any], int]] = {
     "relevance: cosines": (relevance.word_cosines, "", {"tile": relevance.TILE, "depth": relevance.DEPTH}, 4),
     "relevance: entropies": (
@@ -153,6 +179,18 @@ KERNELS: dict[str, tuple[Any, str, dict[str, Any], int]] = {
         {"chunk": max_min.NEIGHBOUR_CHUNK, "rows": max_min.ROWS},
         4,
     ),
+    "VisionZip: dominant tokens": (row_merging.find_dominant, "", {"tile": row_merging.TILE}, 4),
+    "VisionZip: rows": (row_merging.list_rows, "", {"chunk": row_merging.CHUNK}, 4),
+    "VisionZip: nearest targets": (
+        row_merging.join_targets,
+        "",
+        {"tile": row_merging.TILE, "depth": row_merging.DEPTH},
+        8,
+    ),
+    "VisionZip: weights": (row_merging.write_weights, "", {"chunk": row_merging.CHUNK}, 4),
+    "merging: sums before the projector": (row_mixing.mix_rows, "", {**MIXED, **BEFORE_PROJECTOR}, 4),
+    "merging: sums of DeepStack rows": (row_mixing.mix_rows, "", {**MIXED, **DEEPSTACK}, 4),
+    "merging: rows in their places": (row_mixing.place_rows, "", {"chunk": row_mixing.CHUNK}, 4),
     "max-min: all picks": (max_min.max_min_greedy, "*fp64", {"tie": ties.TIE_MARGIN, "chunk": CHUNK}, CHUNK // 128),
 }
 """Every kernel as it is launched for blocks of 1,024 tokens or more: the function, the type of the matrix, constants,

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from eadp.core import Selection, TextGuide, TowerAttention, VisualTokens, rank_descending, split_evenly
+from eadp.core.backends import choose_backend
+from eadp.core.deferred import defer
 from eadp.core.merging import BlockMerge, add_position_before, group_means, identity_weights, join_blocks, join_rows
 from eadp.methods._attention import (
     cls_attention,
@@ -20,7 +22,8 @@ from eadp.methods._attention import (
     resolve_layer,
 )
 from eadp.methods._merging import choose_merge_space
-from eadp.methods._on_device import is_on_device
+from eadp.methods._on_device import concatenate, is_on_device
+from eadp.methods._visionzip_on_device import merge_images
 from eadp.methods._visionzip_rows import CLASS, CONTEXTUAL, DOMINANT, merge_on_device, order_rows
 from eadp.methods.base import Need, register_method
 from eadp.methods.before import BeforeMethod
@@ -74,6 +77,9 @@ class VisionZip(BeforeMethod):
         has_class = tokens.tower_cls is not None
         quotas = split_evenly(tokens.grids, self.count_to_keep(len(tokens)))
         sizes = [block.stop - block.start for block in tokens.blocks]
+        if choose_backend("auto", scores.device) == "triton" and self._merges(tokens):
+            (selection,) = self._select_on_device([tokens])
+            return selection
         if is_on_device([tokens]) and all(0 < quota < size for quota, size in zip(quotas, sizes, strict=True)):
             counts = [self._count_contextual(quota, has_class) for quota in quotas]
             merged = merge_on_device(tokens, scores, keys, quotas, counts)
@@ -90,6 +96,46 @@ class VisionZip(BeforeMethod):
             order = order_rows(tokens, rows, [kinds for _, kinds in blocks]).to(rows.device)
             rows, merge = rows[order], merge[order]
         return self._selection(tokens, layer, quotas, scores, indices, merge, rows)
+
+    def select_batch(self, batch: Sequence[VisualTokens], texts: Sequence[TextGuide | None]) -> list[Selection]:
+        is_alike = len({tokens.tower_cls is None for tokens in batch}) == 1
+        if (
+            choose_backend("auto", batch[0].features.device) == "triton"
+            and is_alike
+            and all(self._merges(tokens) for tokens in batch)
+        ):
+            return self._select_on_device(batch)
+        return super().select_batch(batch, texts)
+
+    def _merges(self, tokens: VisualTokens) -> bool:
+        """Return whether any block keeps some of its tokens, but not all."""
+        quotas = split_evenly(tokens.grids, self.count_to_keep(len(tokens)))
+        return any(0 < quota < block.stop - block.start for quota, block in zip(quotas, tokens.blocks, strict=True))
+
+    def _select_on_device(self, batch: Sequence[VisualTokens]) -> list[Selection]:
+        """Select from all images at once, without waiting for the device."""
+        layers = [require_attention(self.name, tokens, 1)[0] for tokens in batch]
+        quotas = [split_evenly(tokens.grids, self.count_to_keep(len(tokens))) for tokens in batch]
+        has_class = batch[0].tower_cls is not None
+        contextual = [
+            [
+                self._count_contextual(quota, has_class) if 0 < quota < block.stop - block.start else 0
+                for quota, block in zip(each, tokens.blocks, strict=True)
+            ]
+            for each, tokens in zip(quotas, batch, strict=True)
+        ]
+        scores = [cls_attention(layer) for layer in layers]
+        keys = concatenate([layer.keys for layer in layers]).mean(1, dtype=torch.float32)
+        merged = merge_images(batch, concatenate(scores), keys, quotas, contextual)
+
+        def problem() -> str | None:
+            is_finite = bool(keys.isfinite().all()) and all(bool(each.isfinite().all()) for each in scores)
+            return None if is_finite else "visionzip cannot select: the attention of the image contains NaN or infinity"
+
+        return [
+            self._selection(*each).changed(problem=defer(problem))
+            for each in zip(batch, layers, quotas, scores, *zip(*merged, strict=True), strict=True)
+        ]
 
     def _selection(
         self,

@@ -29,6 +29,7 @@ from eadp.runtime.inside import InsideLanguageModel, begin_prefill
 from eadp.runtime.kept_columns import Choice
 from eadp.runtime.masks import prefill_mask, valid_past_columns, with_physical_mask
 from eadp.runtime.merge import apply_merges, apply_moves, shorten_deepstack
+from eadp.runtime.merge_batch import MergeBatch
 from eadp.runtime.positions import count_columns, logical_positions, move_back, positions_behind, renumber_positions
 from eadp.runtime.prefill_inputs import PrefillInputs
 from eadp.runtime.prompt_reader import PromptReader
@@ -321,22 +322,26 @@ class Pruning:
         if self.adapter.geometry.mrope:
             count = torch.cat([count[None], self._rotary_ids(positions)])
 
-        merges = [merge.with_columns(kept_positions) for merge in choice.merges]
+        layers = kwargs.get("deepstack_visual_embeds") or []
+        together = MergeBatch.of(choice.merges, choice.kept.chosen, plan, kept_positions, [embeddings, *layers])
+        merges = [merge.with_columns(kept_positions) for merge in choice.merges if together is None]
         # A method inside the language model looks for newlines at the ends of rows.
         moves = choice.moves if kept_positions == "renumber" and call.settings.inside is None else []
         all_valid = plan.valid_with_past(valid_past_columns(mask, past, start, rows, device), start)
         window = getattr(text.config, "sliding_window", None)
         shortened = {
             **kwargs,
-            "inputs_embeds": plan.take_rows(apply_moves(apply_merges(embeddings, merges), moves)),
+            "inputs_embeds": plan.take_rows(apply_moves(apply_merges(embeddings, merges), moves))
+            if together is None
+            else together.apply(embeddings, plan),
             "position_ids": count,
             "attention_mask": prefill_mask(mask, all_valid, plan, kwargs.get("past_key_values"), window),
         }
         if not call.settings.entering.keeps_deepstack:
             shortened |= {"visual_pos_masks": None, "deepstack_visual_embeds": None}
         elif kwargs.get("visual_pos_masks") is not None:
-            is_visual, layers = kwargs["visual_pos_masks"], kwargs["deepstack_visual_embeds"]
-            is_visual, layers = shorten_deepstack(is_visual, layers, merges, plan)
+            merge_all = None if together is None else together.apply_to_visual
+            is_visual, layers = shorten_deepstack(kwargs["visual_pos_masks"], layers, merges, plan, merge_all)
             shortened |= {"visual_pos_masks": is_visual, "deepstack_visual_embeds": layers}
 
         cache_map = CacheMap(

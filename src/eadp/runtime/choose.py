@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -66,13 +67,14 @@ class GroupSelection:
     tower_rows: TowerRows | None = None
     downsampled: DownsampledBlocks | None = None
 
-    def merge(self, row: int, columns: Tensor, vision: VisionSide) -> Merge | None:
+    def merge(self, row: int, columns: Tensor, vision: VisionSide, first_kept: int = 0) -> Merge | None:
         """The merge that the selection asks for, if any.
 
         Args:
             row: The row of the batch.
             columns: N, the columns of the images' tokens.
             vision: The vision side of the model, with the projector.
+            first_kept: How many columns are kept for the groups before this one.
         """
         selection, downsampled = self.selection, self.downsampled
         if selection.merge is None:
@@ -81,13 +83,14 @@ class GroupSelection:
         return Merge(
             row,
             columns,
-            columns.to(selection.indices.device)[selection.indices],
+            selection.indices,
             selection.merge,
             extra=None if downsampled is None else downsampled.rows,
             deepstack=() if downsampled is None else downsampled.deepstack,
             rows=selection.rows,
             tower=self.tower_rows if in_tower else None,
             project=vision.project if in_tower else None,
+            first_kept=first_kept,
         )
 
 
@@ -139,9 +142,10 @@ class Chooser:
             for group, part, newlines in zip(groups, features, newline_rows, strict=True)
         ]
         chosen = self.select_all(budgets)
+        first_kept = accumulate((len(each.selection.indices) for each in chosen), initial=0)
         merges = [
-            each.merge(group[0].row, torch.cat([placed.token_columns for placed in group]), self.vision)
-            for group, each in zip(groups, chosen, strict=True)
+            each.merge(group[0].row, torch.cat([placed.token_columns for placed in group]), self.vision, first)
+            for group, each, first in zip(groups, chosen, first_kept, strict=False)
         ]
         return choose_columns(
             groups,

@@ -257,7 +257,7 @@ class PrefillPass:
             row, current = group.row, self._on_host.fill[group.row]
             beams = slice(row, row + self.beams)
             if selection.merge is not None:
-                merges += [Merge(beam, here, here[rows], selection.merge) for beam in range(beams.start, beams.stop)]
+                merges += [Merge(beam, here, rows, selection.merge) for beam in range(beams.start, beams.stop)]
             keep[beams, current[self.log.add(number, cut, selection, rows)]] = False
             for image in group.images:
                 if len(image.moved):

@@ -28,12 +28,15 @@ class KeptColumns:
         counts: B, the number of columns that stay.
         tail: How many columns at the end stay in every row, as far as the host knows.
         removed: How many columns of all rows are dropped, padding aside.
+        chosen: The columns that were chosen on a device, choice after choice, as positions in the flattened mask; None
+            where the host knows them.
     """
 
     keep: Tensor
     counts: tuple[int, ...]
     tail: int
     removed: int
+    chosen: Tensor | None = None
 
     @classmethod
     def of_known(cls, keep: Tensor, total: int) -> KeptColumns:
@@ -63,7 +66,7 @@ class KeptColumns:
             positions = positions + torch.cat(shifts).to(device)
         chosen = torch.cat(list(columns)).to(device)[positions]
         keep = known.to(torch.uint8).to(device).flatten().index_fill_(0, chosen, 1).view(rows, length)
-        return cls(keep, tuple(counts), tail, total - sum(counts))
+        return cls(keep, tuple(counts), tail, total - sum(counts), chosen)
 
     def repeated(self, times: int) -> KeptColumns:
         """The same columns for each of `times` beams."""
@@ -71,7 +74,7 @@ class KeptColumns:
             return self
         counts = tuple(count for count in self.counts for _ in range(times))
         keep = self.keep.repeat_interleave(times, dim=0)
-        return replace(self, keep=keep, counts=counts, removed=self.removed * times)
+        return replace(self, keep=keep, counts=counts, removed=self.removed * times, chosen=None)
 
     def compaction(self, device: torch.device) -> Compaction:
         """The compaction that keeps these columns."""

@@ -24,7 +24,7 @@ class Merge:
     Attributes:
         row: The row of the batch.
         columns: The N columns of the image's tokens.
-        kept: The K columns that the merged rows fill.
+        indices: K, which of these columns the merged rows fill.
         weights: K×N, or K×(N + E) where E extra rows take part.
         extra: E×d, rows without a column.
         deepstack: E×d for each DeepStack layer: the extra rows there. Empty: they add nothing there.
@@ -32,20 +32,29 @@ class Merge:
             kept[k].
         tower: The tokens before the projector, if they are merged there. The extra rows are then its CLS rows.
         project: The model's projector, K×w → K×d; with `tower` only.
+        first_kept: How many columns of the merges and choices before this one are kept.
+        filled: K, the column that each row fills, if not those of `indices` in their order.
     """
 
     row: int
     columns: Tensor
-    kept: Tensor
+    indices: Tensor
     weights: Tensor
     extra: Tensor | None = None
     deepstack: Sequence[Tensor] = ()
     rows: Tensor | None = None
     tower: TowerRows | None = None
     project: Callable[[Tensor], Tensor] | None = None
+    first_kept: int = 0
+    filled: Tensor | None = None
+
+    @property
+    def kept(self) -> Tensor:
+        """K, the column that each row fills."""
+        return self.columns.to(self.indices.device)[self.indices] if self.filled is None else self.filled
 
     def with_columns(self, positions: Positions) -> Merge:
-        """Return the merge with `kept` in the order of its rows.
+        """Return the merge with the columns in the order of its rows.
 
         Args:
             positions: "renumber": the rows fill the columns from left to right. "keep": a row takes the column of the
@@ -60,7 +69,7 @@ class Merge:
             free = columns[~torch.isin(columns, self.columns[rows[own]])]
             columns = torch.empty_like(columns)
             columns[own], columns[~own] = self.columns[rows[own]], free
-        return replace(self, kept=columns)
+        return replace(self, filled=columns)
 
     def mix(self, rows: Tensor, extra: Tensor | None = None) -> Tensor:
         """Compute the weighted sums.
@@ -145,7 +154,11 @@ def apply_merges(hidden: Tensor, merges: list[Merge]) -> Tensor:
 
 
 def shorten_deepstack(
-    is_visual: Tensor, layers: list[Tensor], merges: list[Merge], plan: Compaction
+    is_visual: Tensor,
+    layers: list[Tensor],
+    merges: list[Merge],
+    plan: Compaction,
+    merge_all: Callable[[list[Tensor], Tensor, Tensor, Tensor], list[Tensor]] | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
     """Shorten the features that a model adds to its visual tokens again in its first layers.
 
@@ -154,6 +167,8 @@ def shorten_deepstack(
         layers: V×d for each layer: one row per visual token, row by row of the batch.
         merges: The merged rows.
         plan: Which columns stay.
+        merge_all: What shortens the layers and merges their rows at once, in place of `merges`; given the layers, the
+            tokens that stay, and the number of each visual token before and whether it stays.
 
     Returns:
         `is_visual` and `layers` for the columns that stay.
@@ -169,6 +184,8 @@ def shorten_deepstack(
         # The same without waiting for the device: all columns that were dropped were visual tokens.
         visual_first = still_visual.flatten().to(torch.uint8).argsort(descending=True, stable=True)
         left = left.flatten()[visual_first[: len(layers[0]) - plan.removed]]
+    if merge_all is not None:
+        return still_visual, merge_all(layers, left, number, still_visual)
     shortened = []
     for index, layer in enumerate(layers):
         if merges:

@@ -60,24 +60,28 @@ class AttentionInputs:
     window: int | None = None
     softcap: float | None = None
 
-    def rows(self, queries: Tensor) -> Tensor:
+    def rows(self, queries: Tensor | None = None) -> Tensor:
         """Compute rows of the attention matrix in float32.
 
         Args:
-            queries: R or B×R, the queries.
+            queries: R or B×R, the queries. None: all of them.
 
         Returns:
             B×H×R×K, softmax over the keys.
         """
-        batch, heads, _, width = self.query.shape
-        queries = queries.to(self.query.device).expand(batch, -1)
-        selected = self.query.gather(2, queries[:, None, :, None].expand(-1, heads, -1, width)).float()
-        grouped = selected.unflatten(1, (self.key.shape[1], -1))
+        batch, heads, total, width = self.query.shape
+        selected = self.query
+        if queries is not None:
+            queries = queries.to(self.query.device).expand(batch, -1)
+            selected = selected.gather(2, queries[:, None, :, None].expand(-1, heads, -1, width))
+        grouped = selected.float().unflatten(1, (self.key.shape[1], -1))
         logits = (grouped @ self.key.float()[:, :, None].mT).flatten(1, 2) * self.scaling
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         if self.mask is None and not self.causal and self.window is None:
             return logits.softmax(-1)
+        if queries is None:
+            queries = torch.arange(total, device=logits.device).expand(batch, -1)
         hidden = torch.finfo(logits.dtype).min
         return logits.masked_fill(~self._is_visible(queries), hidden).softmax(-1)
 
@@ -86,6 +90,8 @@ class AttentionInputs:
         (batch, heads, total), size = self.query.shape[:3], CHUNK
         if self.query.device.type != "cpu":
             size = max(1, CHUNK_ENTRIES // (batch * heads * self.key.shape[2]))
+        if total <= size:
+            return self.rows().sum(2).mean(1) / total
         chunks = torch.arange(total, device=self.query.device).split(size)
         sums = torch.stack([self.rows(chunk).sum(2) for chunk in chunks]).sum(0)
         return sums.mean(1) / total
