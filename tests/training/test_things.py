@@ -15,7 +15,7 @@ from eadp.pocket.things.atlas import kinds
 from eadp.pocket.things.model import build_clip_text, build_tower
 from eadp.pocket.things.render import GRID, PATCH, render
 from eadp.pocket.things.scene import SIGN, WORDS, make_scene
-from training.things import clip, recipe, results, tower
+from training.things import clip, recipe, results, tower, windows
 from training.things.atlas import read_list
 from training.things.text import END, PADDING, START, encode_captions, world_tokenizer
 from training.things.windows import (
@@ -188,3 +188,13 @@ def test_results_that_are_missing_or_do_not_fit_are_errors(tmp_path):
     save_file({"tower.weight": torch.ones(2)}, tmp_path / "vision.safetensors")
     with pytest.raises(ValueError, match="does not fit the tower"):
         results.load("vision", {"tower": build_tower()}, tmp_path)
+
+
+def test_hues_turn_without_a_change_of_brightness():
+    pixels = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    weights = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
+    angles = torch.tensor([0.0, 0.5, torch.pi]).view(3, 1, 1, 1)
+    turned = windows._turn_hues(pixels, angles)
+    torch.testing.assert_close((turned * weights).sum(1), (pixels * weights).sum(1))
+    torch.testing.assert_close(turned[0], pixels[0])
+    assert not torch.allclose(turned[1], pixels[1], atol=0.05)

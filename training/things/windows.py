@@ -113,14 +113,27 @@ def augment(pixels: Tensor) -> Tensor:
 
     grey = pixels.mean(1, keepdim=True)
     pixels = torch.lerp(grey, pixels, torch.where(draw(0, 1) < 0.15, draw(0, 1), draw(0.7, 1.4)))
+    pixels = torch.where(draw(0, 1) < 0.4, _turn_hues(pixels, draw(-0.6, 0.6)), pixels)
     # Gains per channel change colours: a red apple may be orange, and its shape has to decide.
     pixels = pixels * draw(0.75, 1.25, len(pixels), 3, 1, 1)
     middle = pixels.mean((1, 2, 3), keepdim=True)
     pixels = middle + (pixels - middle) * draw(0.65, 1.3) + draw(-0.12, 0.12)
     blurred = F.avg_pool2d(F.pad(pixels, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
-    pixels = torch.where(draw(0, 1) < 0.25, torch.lerp(pixels, blurred, draw(0.3, 1)), pixels)
+    # Beyond 0, this is blurred; below, edges are sharper than they were drawn.
+    pixels = torch.where(draw(0, 1) < 0.4, torch.lerp(pixels, blurred, draw(-0.8, 1)), pixels)
     noise = torch.randn(pixels.shape) * 0.05 * (draw(0, 1) < 0.3)
     return (pixels + noise).clamp(0, 1)
+
+
+def _turn_hues(pixels: Tensor, angle: Tensor) -> Tensor:
+    """Turn the hues of B×3×h×w images by angles in radians, B×1×1×1, without a change of brightness."""
+    brightness = (pixels * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
+    # The two axes of colour: from green to red, and from blue to yellow.
+    red, _, blue = (pixels - brightness).split(1, 1)
+    turned_red = angle.cos() * red - angle.sin() * blue
+    turned_blue = angle.sin() * red + angle.cos() * blue
+    green = -(0.299 * turned_red + 0.114 * turned_blue) / 0.587
+    return brightness + torch.cat((turned_red, green, turned_blue), 1)
 
 
 def _choose_corner(scene: Scene, thing: int, rng: np.random.Generator) -> tuple[int, int]:
