@@ -13,7 +13,7 @@ from engines import Engine, Query, Transformers, clip, random_image, random_ques
 SERVER = {"keep": 0.125}
 BUDGETS = (1.0, 0.5, 0.125)
 BY_FEATURES = [{"method": "eadp"}, {"method": "divprune"}]
-BY_ATTENTION = [{"method": "visionzip"}, {"method": "hiprune"}, {"method": "prumerge", "layer": -2}]
+BY_ATTENTION = [{"method": "visionzip"}, {"method": "hiprune", "exact": True}, {"method": "prumerge", "layer": -2}]
 RUNS_V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
 
 
