@@ -29,6 +29,7 @@ from triton.compiler import ASTSource
 
 from eadp.core import ties
 from eadp.core.triton import (
+    continuation,
     cosine,
     dpp,
     facility,
@@ -66,6 +67,8 @@ POINTERS = {
     **dict.fromkeys(("is_dominant", "walks", "walked", "row_of"), "*i32"),
     **dict.fromkeys(("rows", "positions", "image_table", "groups", "columns", "visual_numbers"), "*i64"),
     **dict.fromkeys(("kept_columns", "fill", "numbers"), "*i64"),
+    **dict.fromkeys(("mask", "ids", "shift", "physical_mask"), "*i64"),
+    "valid": "*u8",
     **dict.fromkeys(("sources", "more_sources", "projected", "mixed"), "*fp16"),
     **dict.fromkeys(("sign", "tau", "mu", "gamma", "theta", "beta", "constant_range"), "fp32"),
     **dict.fromkeys(("numerator_epsilon", "denominator_epsilon"), "fp32"),
@@ -191,6 +194,12 @@ KERNELS: dict[str, tuple[Any, str, dict[str, Any], int]] = {
     "merging: sums before the projector": (row_mixing.mix_rows, "", {**MIXED, **BEFORE_PROJECTOR}, 4),
     "merging: sums of DeepStack rows": (row_mixing.mix_rows, "", {**MIXED, **DEEPSTACK}, 4),
     "merging: rows in their places": (row_mixing.place_rows, "", {"chunk": row_mixing.CHUNK}, 4),
+    "decode step of padded prompts": (
+        continuation.extend_rows,
+        "",
+        {"has_valid": True, "has_ids": True, "axes": 3, "cells": continuation.CELLS},
+        4,
+    ),
     "max-min: all picks": (max_min.max_min_greedy, "*fp64", {"tie": ties.TIE_MARGIN, "chunk": CHUNK}, CHUNK // 128),
 }
 """Every kernel as it is launched for blocks of 1,024 tokens or more: the function, the type of the matrix, constants,

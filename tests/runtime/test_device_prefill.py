@@ -186,20 +186,14 @@ def count_decode_steps(method: str, inputs: str, **forward: Any) -> list[Counts]
 
 @pytest.mark.parametrize("placed", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("inputs", ["one image", "batch of 4"])
 @pytest.mark.parametrize("method", ["eadp", "fastv"])
-def test_a_decode_step_launches_at_most_one_kernel_and_waits_for_none(method: str, masked: bool, placed: bool) -> None:
-    for counts in count_decode_steps(method, "one image", masked=masked, placed=placed):
+def test_a_decode_step_launches_at_most_one_kernel_and_waits_for_none(
+    method: str, inputs: str, masked: bool, placed: bool
+) -> None:
+    for counts in count_decode_steps(method, inputs, masked=masked, placed=placed):
         assert counts.launches.total() - counts.launches[STOCK] <= 1, counts.describe()
         assert counts.waits.total() == counts.waits[STOCK], counts.describe()
-
-
-@pytest.mark.parametrize("placed", [False, True])
-@pytest.mark.parametrize("method", ["eadp", "fastv"])
-def test_a_decode_step_of_padded_prompts_launches_two_kernels_and_waits_for_none(method: str, placed: bool) -> None:
-    """One builds the mask, and one the positions or the mask of the deeper layers."""
-    steps = count_decode_steps(method, "batch of 4", masked=True, placed=placed)
-    assert all(counts.waits.total() == counts.waits[STOCK] for counts in steps)
-    assert steps[-1].launches.total() - steps[-1].launches[STOCK] <= 2, steps[-1].describe()
 
 
 def _asked(method: str, model: Any) -> dict[str, Any]:

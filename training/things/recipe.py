@@ -36,6 +36,9 @@ MODELS = ("smol", "pocket")
 """The models by their language models: SmolLM2 with a LoRA, and a small Llama that is trained from nothing."""
 
 VISION_STEPS = 14_000
+VISION_LR, WARM_VISION_LR = 2e-3, 6e-4
+"""Learning rates from nothing, and from a finished result: the full rate would undo what the last steps had refined."""
+
 CAPTIONS_FROM, CAPTIONS_EVERY = 0.2, 4
 """Share of the steps of the vision stage after which captions are learnt, at every fourth step. Before, a tower that
 sees nothing yet would learn only to tell backgrounds apart. Captions are learnt quickly, and
@@ -186,10 +189,12 @@ class Recipe:
         """Train the tower on what every patch shows, and tower and text encoder on captions: windows, then scenes."""
         steps = self.steps or VISION_STEPS
         modules = {"tower": self.tower, "heads": self.heads, "clip": self.text, "temperatures": self.temperatures}
-        stage = Stage("vision", self.out, modules, steps, lr=2e-3)
+        stage = Stage("vision", self.out, modules, steps, lr=WARM_VISION_LR if self.warm_start else VISION_LR)
 
         def step(number: int) -> dict[str, Tensor]:
-            whole = number >= WINDOW_SHARE * steps
+            # A finished result knows windows already, and what captions need.
+            learnt = 1.0 if self.warm_start else number / steps
+            whole = learnt >= WINDOW_SHARE
             turn = number * distributed.size() + distributed.rank()
             scenes = (SCENES if whole else WINDOWS // WINDOWS_PER_SCENE) // distributed.size()
             batch = (draw_scenes if whole else draw_windows)("train", turn * scenes, scenes)
@@ -199,7 +204,7 @@ class Recipe:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
                 normed = self.tower.post_layernorm(tower.encode(self.tower, pixels, batch.positions, keep)).float()
             losses = tower.patch_losses(self.heads, normed[:, 1:], batch)
-            if number < CAPTIONS_FROM * steps or number % CAPTIONS_EVERY:
+            if learnt < CAPTIONS_FROM or number % CAPTIONS_EVERY:
                 return losses
             ids = encode_captions(self.tokenizer, captions)
             return losses | clip.caption_losses(self.text, self.temperatures, normed, ids)

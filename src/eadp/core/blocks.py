@@ -81,6 +81,8 @@ def join_blocks(
     parts: Sequence[FacilityLocationResult], starts: Sequence[int], device: torch.device
 ) -> FacilityLocationResult:
     """Join the picks of single blocks, made with given quotas. starts: the index of each block's first token."""
+    if len(parts) == 1 and starts[0] == 0 and parts[0].indices.device == device:
+        return parts[0]
     picks = [
         zip(part.gains.tolist(), (part.indices + start).tolist(), strict=True)
         for part, start in zip(parts, starts, strict=True)

@@ -269,11 +269,18 @@ class Pruning:
         rows, length = embeddings.shape[:2]
         logical_mask = pruned.logical_mask if self.adapter.builds_masks else kwargs.get("attention_mask")
         pruned.logical_mask, pruned.continuation = None, None
-        kwargs = dict(kwargs) if self.adapter.builds_masks else with_physical_mask(kwargs, cache_map, embeddings)
-        ids = None
-        if cache_map.shift is not None or any(deeper.shift is not None for _, deeper in cache_map.deeper):
-            logical = kwargs.get("position_ids"), kwargs["past_key_values"].get_seq_length()
-            ids = positions_behind(*logical, rows, length, cache_map.shift, embeddings.device)
+        moves = cache_map.shift is not None or any(deeper.shift is not None for _, deeper in cache_map.deeper)
+        logical = kwargs.get("position_ids"), kwargs["past_key_values"].get_seq_length()
+        kwargs, ids = dict(kwargs), None
+        if not self.adapter.builds_masks:
+            if cache_map.shift is not None and cache_map.extends_in_one_launch(logical_mask, embeddings.device):
+                mask, ids = cache_map.extend_in_one_launch(logical_mask, logical_mask.dtype, *logical, length)
+                kwargs["attention_mask"] = mask
+            else:
+                kwargs = with_physical_mask(kwargs, cache_map, embeddings)
+        if moves:
+            if ids is None:
+                ids = positions_behind(*logical, rows, length, cache_map.shift, embeddings.device)
             kwargs["position_ids"] = ids
         if cache_map.deeper:
             if not self._inside.is_installed:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 from transformers import Cache
 
+from eadp.core.backends import choose_backend
 from eadp.runtime.attachment import Attachment
 
 PRUNED_CACHE = "pruned_cache"
@@ -91,11 +92,45 @@ class CacheMap:
         if valid is None and not self.padded:
             # All pruned columns were tokens, and so were all that stayed: any of them can stand for those.
             return mask[:, self.offset :].to(device)
+        if self.extends_in_one_launch(mask, device):
+            return self.extend_in_one_launch(mask, mask.dtype)[0]
         if valid is None:
             valid = self.valid = torch.ones(rows, self.prefilled, dtype=torch.bool, device=device)
         if self._cast is None or self._cast[0] is not valid or self._cast[1].dtype != mask.dtype:
             self._cast = valid, valid.to(mask.dtype)
         return torch.cat([self._cast[1], mask[:, self.prefilled + self.offset :].to(valid.device)], dim=1)
+
+    def extends_in_one_launch(self, mask: Any, device: torch.device) -> TypeGuard[Tensor]:
+        """Whether `extend_in_one_launch` applies: padded prompts with a 2-D mask on CUDA or ROCm."""
+        return (
+            (self.padded or self.valid is not None)
+            and isinstance(mask, Tensor)
+            and mask.ndim == 2
+            and mask.device == device
+            and all(each is None or each.device == device for each in (self.valid, self.shift))
+            and not torch.compiler.is_compiling()
+            and choose_backend("auto", device) == "triton"
+        )
+
+    def extend_in_one_launch(
+        self, mask: Tensor, dtype: torch.dtype, ids: Tensor | None = None, start: int = 0, tokens: int = 0
+    ) -> tuple[Tensor, Tensor | None]:
+        """Build the 2-D mask over all physical columns, and the positions of new tokens if they were renumbered.
+
+        Args:
+            mask: B×logical.
+            dtype: Type of the mask that is built.
+            ids: …×B×tokens, the logical positions; None where they are counted from `start`.
+            start: The logical length before this call.
+            tokens: The number of new tokens; 0 if no positions are wanted.
+
+        Returns:
+            B×physical, the mask, and …×B×tokens, the positions; None where they are the logical ones.
+        """
+        from eadp.core.triton.continuation import extend
+
+        shift = self.shift if tokens else None
+        return extend(self.valid, mask, self.prefilled, self.offset, dtype, shift, ids, start, tokens)
 
 
 class PrunedCache:

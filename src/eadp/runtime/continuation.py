@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from eadp.compat import max_length, query_offset
@@ -56,4 +57,6 @@ class ContinuationPass:
         # A static layer counts in a tensor, which must not be waited for; the causal mask hides its empty slots.
         width = max_length(cache, index) if isinstance(held, Tensor) else held + length
         flat_mask = self.mask if isinstance(self.mask, Tensor) and self.mask.ndim == 2 else None
+        if flat_mask is not None and cache_map.extends_in_one_launch(flat_mask, states.device):
+            return cache_map.extend_in_one_launch(flat_mask, torch.bool)[0]
         return cache_map.physical_mask(flat_mask, rows, width, states.device)
