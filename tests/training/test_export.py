@@ -1,0 +1,40 @@
+"""Results of the training become the parts that the package loads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from eadp.pocket.things import parts
+from training.things.export import export
+from training.things.text import world_tokenizer
+
+
+@pytest.fixture
+def results(tmp_path):
+    folder = tmp_path / "results"
+    world_tokenizer().save_pretrained(folder / "tokenizer")
+    names = {
+        "vision": ("tower.weight", "clip.weight", "heads.weight", "temperatures.late"),
+        "smol-tune": ("lora.down.a", "lora.up.a", "projector.bias", "pointing.weight"),
+    }
+    for stage, keys in names.items():
+        save_file({key: torch.full((2,), 1.5) for key in keys}, folder / f"{stage}.safetensors")
+    return folder
+
+
+def test_what_only_the_training_needs_stays_behind(results, tmp_path):
+    files = export("smol", results, tmp_path / "package")
+    assert [file.name for file in files] == ["vision.safetensors", "smol.safetensors"]
+    assert parts.load_module("smol", "lora", tmp_path / "package").keys() == {"down.a", "up.a"}
+    assert parts.load_module("vision", "tower", tmp_path / "package")["weight"].tolist() == [1.5, 1.5]
+    assert (tmp_path / "package" / "tokenizer" / "tokenizer.json").exists()
+    for part, module in (("smol", "pointing"), ("vision", "heads")):
+        with pytest.raises(ValueError, match=module):
+            parts.load_module(part, module, tmp_path / "package")
+
+
+def test_a_stage_that_is_not_trained_yet_is_named(results, tmp_path):
+    with pytest.raises(FileNotFoundError, match="pocket-tune"):
+        export("pocket", results, tmp_path / "package")
