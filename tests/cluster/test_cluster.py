@@ -1,4 +1,7 @@
-"""Suites on a real Ray cluster of two nodes, with a fake harness: workers, nodes and the driver are killed."""
+"""Suites on a real Ray cluster of two nodes: workers, nodes and the driver are killed.
+
+All but the last test have a fake harness. The last one runs the real lmms-eval, in the environment of `hosts/env`.
+"""
 
 import json
 import os
@@ -297,3 +300,36 @@ def test_dry_run_counts_the_tasks_that_the_cluster_runs_at_once(nodes, tmp_path)
     assert result.exit_code == 0, result.output
     assert "10 of 10 tasks are left. Each takes 0 GPUs; 2 run at the same time, on 0 GPUs in all." in output_of(result)
     assert not (working / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_real_lmms_eval_fills_the_same_table(nodes, tmp_path):
+    python = tmp_path / "python"
+    made = subprocess.run([ROOT / "hosts" / "env", "lmms-eval"], capture_output=True, text=True, check=True)
+    hosts = ROOT / "tests" / "hosts"
+    paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "hosts" / "shim", hosts, hosts / "lmms-eval")))
+    python.write_text(
+        f"#!/bin/sh\nexport PYTHONPATH={paths} HF_HOME={tmp_path / 'hub'} HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1\n"
+        f'exec {made.stdout.strip()}/bin/python "$@"\n'
+    )
+    python.chmod(0o755)
+    write_tasks = "import pathlib, sys, tasks; tasks.write(pathlib.Path(sys.argv[1]), 6)"
+    subprocess.run([python, "-c", write_tasks, tmp_path / "tasks"], check=True)
+    names = {"POPE": ("pocket_pope", "pope_accuracy,none"), "choice": ("pocket_choice", "choice_accuracy,none")}
+    benchmarks = [
+        {"name": name, "harness": "lmms-eval", "tasks": [task], "metrics": [metric], "scale": 100}
+        for name, (task, metric) in names.items()
+    ]
+    suite = {"model": "pocket", "include": "tasks", "benchmarks": benchmarks}
+    (tmp_path / "suite.json").write_text(json.dumps(suite))
+    command = ["eval", str(tmp_path / "suite.json"), "--keep", "3", "--python", str(python)]
+
+    alone = run(*command, "--out", str(tmp_path / "alone"))
+    together = run(*command, "--out", str(tmp_path / "together"), "--ray", nodes.address)
+
+    assert (alone.exit_code, together.exit_code) == (0, 0), alone.output + together.output
+    tables = [(tmp_path / out / "table.md").read_text() for out in ("alone", "together")]
+    assert tables[0] == tables[1]
+    hosts_of = {each["host"] for each in records_of(tmp_path, "together").values()}
+    assert len(records_of(tmp_path, "together")) == 2 * len(names)
+    assert hosts_of <= {FIRST, SECOND, THIRD}
