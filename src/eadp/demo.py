@@ -1,4 +1,4 @@
-"""`eadp demo`: the pocket model answers questions about drawn scenes, unpruned and pruned."""
+"""`eadp demo`: a model that runs offline answers questions about drawn scenes, unpruned and pruned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rich.table import Table
 from eadp.core import Relevance, Selection
 from eadp.models.prompt import build_inputs
 from eadp.pocket import guide, load
-from eadp.pocket.samples import Sample, samples
+from eadp.pocket.names import POCKET, SMOL
+from eadp.pocket.samples import Sample
+from eadp.pocket.worlds import samples_for
 from eadp.runtime import attach
 from eadp.view.comparer import generate_answer, time_prefill
 from eadp.view.panels import draw_heatmap_panel, draw_image_panel, draw_kept_panel
@@ -27,23 +29,40 @@ GAP, CAPTION = 12, 26
 """Pixels between panels, and height of the line of text above a row of panels."""
 
 
+INTRODUCTIONS = {
+    POCKET: "The pocket model: a small LLaVA that ships with the package and knows a toy world of drawn scenes.",
+    SMOL: "The model smol: SmolLM2-135M-Instruct with a small vision tower that knows scenes of everyday things.",
+}
+REMARKS = {
+    POCKET: "The pocket model is so small that there is little to save; pruning pays off on larger models: try "
+    "`eadp demo --model smol`.",
+    SMOL: "smol is a toy, and its answers are often wrong, with all tokens as well; the times are those of a real "
+    "language model of 135 million parameters.",
+}
+
+
 @torch.inference_mode()
-def run(keep: float, questions: int, out: Path) -> None:
+def run(keep: float, questions: int, out: Path, name: str = POCKET) -> None:
     """Ask questions, print both answers and the times, and draw what was kept.
 
     Args:
         keep: Share of the visual tokens that stay.
         questions: Number of questions.
         out: The image file to write.
+        name: The model: `pocket` or `smol`.
+
+    Raises:
+        FileNotFoundError: If the weights of SmolLM2 are not installed.
+        ImportError: If the package that reads them is not installed.
     """
     console = Console()
-    console.print("The pocket model: a small LLaVA that ships with the package and knows a toy world of drawn scenes.")
-    model, processor = load()
+    console.print(INTRODUCTIONS[name])
+    model, processor = load(name)
     text_guide = guide(model, processor)
     table = Table("question", "all tokens", f"{keep:.4g} of them", "right answer", "coverage")
     panels: list[tuple[Sample, Selection]] = []
     unpruned_ms, pruned_ms = [], []
-    for sample in samples("test", questions):
+    for sample in samples_for(name, "test", questions):
         inputs = build_inputs(processor, [sample.image], [sample.question])
         unpruned_answer = generate_answer(model, processor, inputs)
         with attach(model, processor, keep=keep, guide=text_guide) as pruned:
@@ -64,10 +83,7 @@ def run(keep: float, questions: int, out: Path) -> None:
         f"{tokens} visual tokens → {kept}. Prefill, all parts included (vision tower, text guide, selection, language "
         f"model): {before:.1f} ms → {after:.1f} ms, ratio {after / before:.2f}."
     )
-    console.print(
-        "The pocket model is so small that there is little to save; pruning pays off on models with billions of "
-        "parameters."
-    )
+    console.print(REMARKS[name])
     out.parent.mkdir(parents=True, exist_ok=True)
     draw_figure(panels[:4]).save(out)
     console.print(f"image: {out}")

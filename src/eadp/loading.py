@@ -10,9 +10,7 @@ import torch
 from eadp.architectures import untrained
 from eadp.architectures.untrained import RANDOM
 from eadp.models.guides import Guide, guide_for
-
-POCKET = "pocket"
-"""The name of the model that ships with the package."""
+from eadp.pocket.names import OFFLINE
 
 
 def load_model(
@@ -23,8 +21,9 @@ def load_model(
     Weights are read from safetensors files only, and no code of a checkpoint is run.
 
     Args:
-        name: `pocket`, the folder of a checkpoint, its name on the hub, or `random:` and the name of an architecture
-            (`random:llava-1.5-7b`; see `eadp.architectures.configs.ARCHITECTURES`), which gets random weights.
+        name: `pocket`, `smol`, the folder of a checkpoint, its name on the hub, or `random:` and the name of an
+            architecture (`random:llava-1.5-7b`; see `eadp.architectures.configs.ARCHITECTURES`), which gets random
+            weights.
         dtype: The type of the weights; "auto" for the checkpoint's own.
         device: "cpu", "cuda" or "cuda:1"; by default a GPU if there is one.
         layers: The number of layers of the language model that a random model has; by default all.
@@ -45,7 +44,7 @@ def load_model(
         return untrained.load(name.removeprefix(RANDOM), dtype=dtype, device=target, layers=layers)
     if layers is not None:
         raise ValueError(f"only a {RANDOM}… model can be shortened to {layers} layers; {name!r} has trained weights")
-    model, processor = _load_pocket() if name == POCKET else _load_checkpoint(name, dtype)
+    model, processor = _load_offline(name) if name in OFFLINE else _load_checkpoint(name, dtype)
     return model.to(target), processor
 
 
@@ -62,10 +61,13 @@ def load_guide(name: str, model: Any, processor: Any) -> Guide:
     return guide_for(model, processor)
 
 
-def _load_pocket() -> tuple[Any, Any]:
+def _load_offline(name: str) -> tuple[Any, Any]:
     from eadp import pocket
 
-    return pocket.load()
+    try:
+        return pocket.load(name)
+    except (FileNotFoundError, ImportError) as error:
+        raise ValueError(f"the model {name!r} cannot be loaded: {error}") from error
 
 
 def _load_checkpoint(name: str, dtype: Any) -> tuple[Any, Any]:
@@ -81,6 +83,6 @@ def _load_checkpoint(name: str, dtype: Any) -> tuple[Any, Any]:
     except (OSError, ValueError) as error:
         kind = "folder" if Path(name).exists() else "name"
         raise ValueError(
-            f"no model can be read from the {kind} {name!r}: give {POCKET!r}, the folder of a checkpoint, its name on "
-            f"the hub, or {RANDOM}llava-1.5-7b and the like ({error})"
+            f"no model can be read from the {kind} {name!r}: give {', '.join(OFFLINE)}, the folder of a checkpoint, "
+            f"its name on the hub, or {RANDOM}llava-1.5-7b and the like ({error})"
         ) from error

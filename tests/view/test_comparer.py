@@ -49,7 +49,7 @@ def test_the_model_is_also_asked_with_all_tokens_and_restored(pocket, compared):
     out = pocket.model.generate(**inputs, do_sample=False)
     assert compared.unpruned.text in pocket.processor.decode(out[0], skip_special_tokens=True)
     assert compared.unpruned.prefill > 0
-    assert compared.notes[0].startswith("Pocket model: a toy")
+    assert compared.notes[0].startswith("The model 'pocket' is a toy")
 
 
 def test_a_method_that_selects_all_at_once_has_no_order(compared):
@@ -177,7 +177,7 @@ def test_commands_write_their_files(tmp_path, command, name):
         (("SCENE", " "), "question is empty"),
         (("SCENE", "What?", "--keep", "1,2"), "takes one budget"),
         (("SCENE", "What?", "--method", "edap"), "unknown method"),
-        (("SCENE", "What?", "--model", "no-such-folder/x"), "give 'pocket'"),
+        (("SCENE", "What?", "--model", "no-such-folder/x"), "give pocket, smol, the folder"),
         (("NOTES", "What?"), "is not an image"),
         (("SCENE", "What?", "-o", "out.gif"), "is written as .png"),
     ],

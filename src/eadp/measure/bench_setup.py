@@ -164,7 +164,7 @@ def _choose_samples(settings: BenchSettings) -> tuple[list[BenchSample], list[st
         if settings.question is not None:
             raise ValueError("--question goes with --data and a folder of images")
         frames = settings.frames
-        return list(pocket_samples(wanted) if frames is None else pocket_clips(wanted, frames)), []
+        return list(pocket_samples(wanted, settings.model) if frames is None else pocket_clips(wanted, frames)), []
     found = read_samples(settings.data, settings.question, settings.frames is not None)
     if len(found) >= wanted:
         return found[:wanted], []

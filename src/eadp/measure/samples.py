@@ -15,6 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from eadp.pocket.names import POCKET
 from eadp.utils.images import read_frames, read_image, spread_evenly
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
@@ -73,11 +74,11 @@ class BenchSample:
         return frames
 
 
-def pocket_samples(total: int) -> Iterator[BenchSample]:
-    """Generate scenes and questions of the pocket world's test split."""
-    from eadp.pocket.samples import samples
+def pocket_samples(total: int, model: str = POCKET) -> Iterator[BenchSample]:
+    """Generate scenes and questions of the test split of the world that a model knows."""
+    from eadp.pocket.worlds import samples_for
 
-    return (BenchSample(sample.image, sample.question) for sample in samples("test", total))
+    return (BenchSample(sample.image, sample.question) for sample in samples_for(model, "test", total))
 
 
 def pocket_clips(total: int, frames: int) -> Iterator[BenchSample]:

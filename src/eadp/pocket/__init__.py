@@ -1,9 +1,12 @@
-"""The pocket model: a small LLaVA for scenes of coloured shapes and signs, which ships with the package.
+"""The models that run anywhere, offline: small LLaVAs whose weights come with packages.
 
-    model, processor = eadp.pocket.load()
+    model, processor = eadp.load_pocket()
     with eadp.attach(model, processor, keep=32): …
 
-It is a toy: its figures show how a method behaves, not how accurate it is on photographs.
+`pocket` ships with this package and knows scenes of coloured shapes and signs. `smol` puts a tower that knows scenes of
+everyday things in front of SmolLM2-135M-Instruct, whose weights another package brings.
+
+They are toys: their figures show how a method behaves, not how accurate it is on photographs.
 """
 
 from __future__ import annotations
@@ -14,31 +17,48 @@ from typing import TYPE_CHECKING
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
 from eadp.pocket import storage
+from eadp.pocket.names import POCKET, SMOL
 
 if TYPE_CHECKING:
     from eadp.models.guides import Guide
 
-__all__ = ["guide", "load"]
+__all__ = ["checkpoint", "guide", "load"]
 
 
-def load(folder: str | Path | None = None) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
-    """Load the pocket model and its processor, both plain transformers classes.
+def load(name: str | Path = POCKET) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
+    """Load a model and its processor, both plain transformers classes.
 
     Args:
-        folder: A folder that `make pocket` wrote; None for the weights that ship with the package.
+        name: `pocket`, `smol`, or a folder that `make pocket` wrote.
 
     Returns:
         The model, in single precision on the CPU and in evaluation mode, and its processor.
 
     Raises:
-        FileNotFoundError: If the folder holds no pocket model.
+        FileNotFoundError: If the folder holds no such model, or the weights of SmolLM2 are not installed.
+        ImportError: If the package that reads the weights of SmolLM2 is not installed.
+        ValueError: If the installed weights of SmolLM2 are not the expected ones.
     """
-    source = storage.WEIGHTS if folder is None else Path(folder)
-    return storage.load_model(source), storage.load_processor(source)
+    folder = checkpoint(name)
+    return storage.load_model(folder), storage.load_processor(folder)
+
+
+def checkpoint(name: str | Path = POCKET) -> Path:
+    """Return the folder of a model's checkpoint. That of `smol` is written at the first call, into the user's cache.
+
+    Arguments and errors are those of `load`.
+    """
+    if name == POCKET:
+        return storage.WEIGHTS
+    if name == SMOL:
+        from eadp.pocket import smol
+
+        return smol.checkpoint()
+    return Path(name)
 
 
 def guide(model: LlavaForConditionalGeneration, processor: LlavaProcessor, sign: float | None = None) -> Guide:
-    """Load the text guide of the pocket model: the text encoder of its CLIP. `attach` finds it without this call.
+    """Load the text guide of a model: the text encoder of its CLIP. `attach` finds it without this call.
 
     Args:
         model: The model from `load`.

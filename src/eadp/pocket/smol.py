@@ -17,11 +17,10 @@ from transformers import (
     AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
-    LlavaForConditionalGeneration,
-    LlavaProcessor,
 )
 
 from eadp.pocket import lora, storage
+from eadp.pocket.names import SMOL
 from eadp.pocket.packaged import PackagedFile, user_cache, write_once
 from eadp.pocket.things import parts
 from eadp.pocket.things.llava import build_llava, build_processor
@@ -44,44 +43,31 @@ CHAT_TEMPLATE = (
 """SmolLM2's own template for text, without its system message, and with images before the text."""
 
 
-NAME = "smol"
-"""The name of the model, and of the file with its parts."""
-
-
-def load(cache: Path | None = None) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
-    """Load the model and its processor, both plain transformers classes.
+def checkpoint(cache: Path | None = None) -> Path:
+    """Return the folder of the whole model, which is written at the first call.
 
     Args:
         cache: Folder for the copies; by default `eadp` in the user's cache.
-
-    Returns:
-        The model, in single precision on the CPU and in evaluation mode, and its processor.
 
     Raises:
         FileNotFoundError: If the weights of SmolLM2 are not installed.
         ImportError: If there is no copy yet, and the package `gguf`, which reads the weights, is not installed.
         ValueError: If the installed file is not the expected one.
     """
-    folder = checkpoint(cache)
-    return storage.load_model(folder), storage.load_processor(folder)
-
-
-def checkpoint(cache: Path | None = None) -> Path:
-    """Return the folder of the whole model, which is written at the first call. Arguments and errors as in `load`."""
-    made_from = f"{WEIGHTS.sha256[:8]}-{parts.fingerprint(parts.VISION, NAME)}"
-    return write_once(user_cache(cache) / f"{NAME}-{made_from}", lambda folder: _assemble(folder, cache))
+    made_from = f"{WEIGHTS.sha256[:8]}-{parts.fingerprint(parts.VISION, SMOL)}"
+    return write_once(user_cache(cache) / f"{SMOL}-{made_from}", lambda folder: _assemble(folder, cache))
 
 
 def _assemble(folder: Path, cache: Path | None) -> None:
     language_model, tokenizer = load_language_model(cache)
-    update = parts.load_module(NAME, "lora")
+    update = parts.load_module(SMOL, "lora")
     down, up = (
         {name.removeprefix(prefix): value for name, value in update.items() if name.startswith(prefix)}
         for prefix in ("down.", "up.")
     )
     lora.merge(language_model, down, up)
     model = build_llava(language_model, tokenizer)
-    model.model.multi_modal_projector.load_state_dict(parts.load_module(NAME, "projector"))
+    model.model.multi_modal_projector.load_state_dict(parts.load_module(SMOL, "projector"))
     clip, clip_tokenizer = parts.load_vision(model)
     storage.save(folder, model, build_processor(tokenizer, CHAT_TEMPLATE), clip, clip_tokenizer)
 

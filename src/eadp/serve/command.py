@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from eadp.loading import POCKET
+from eadp.pocket import checkpoint
+from eadp.pocket.names import OFFLINE
 from eadp.serve import versions
 from eadp.serve.plugin import ARCHITECTURES, MROPE_FAMILIES
 from eadp.serve.request import SETTINGS_KEY, ServerSettings
@@ -24,7 +25,7 @@ RAY_VARIABLES = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
 """Which variables vLLM hands on to the workers that Ray starts, besides its own: names with commas between them."""
 
 
-CPU_CACHE_BYTES = {POCKET: 1 << 30}
+CPU_CACHE_BYTES = dict.fromkeys(OFFLINE, 1 << 30)
 """The size of the KV cache on a machine without a GPU, by model; `OTHER_CPU_CACHE_BYTES` for all others.
 
 By itself, vLLM takes 92 % of all memory there, and does not start where less is free.
@@ -38,7 +39,7 @@ def build_command(model: str, settings: dict[str, Any], more: Sequence[str] = ()
     """Build the command line that serves a model with pruned images.
 
     Args:
-        model: "pocket", or the folder or the hub name of a checkpoint.
+        model: "pocket", "smol", or the folder or the hub name of a checkpoint.
         settings: The settings of the server, as in `--hf-overrides '{"eadp": {…}}'`.
         more: Options that are passed to vLLM. Their `--hf-overrides` are merged with those of the plugin.
 
@@ -51,11 +52,7 @@ def build_command(model: str, settings: dict[str, Any], more: Sequence[str] = ()
     """
     from transformers import AutoConfig
 
-    folder = model
-    if model == POCKET:
-        from eadp.pocket.storage import WEIGHTS
-
-        folder = str(WEIGHTS)
+    folder = str(checkpoint(model)) if model in OFFLINE else model
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     family = config.model_type
     if family not in ARCHITECTURES:
@@ -66,8 +63,8 @@ def build_command(model: str, settings: dict[str, Any], more: Sequence[str] = ()
     overrides |= {"architectures": [ARCHITECTURES[family]], SETTINGS_KEY: settings}
     given = {_option_name(each) for each in others}
     defaults: list[str] = []
-    if model == POCKET and "--served-model-name" not in given:
-        defaults += ["--served-model-name", POCKET]
+    if model in OFFLINE and "--served-model-name" not in given:
+        defaults += ["--served-model-name", model]
     if versions.is_cpu_build() and given.isdisjoint(MEMORY_OPTIONS) and not os.environ.get(MEMORY_VARIABLE):
         defaults += ["--kv-cache-memory-bytes", str(CPU_CACHE_BYTES.get(model, OTHER_CPU_CACHE_BYTES))]
     return [*SERVER, "--model", folder, "--hf-overrides", json.dumps(overrides), *defaults, *others]

