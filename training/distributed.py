@@ -5,6 +5,7 @@ On small matrices, two processes are faster than one process with two threads.
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,8 @@ def run(size: int, work: Callable[..., None], *arguments: Any) -> None:
 
 
 def _join(own_rank: int, size: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    # torch interrupts workers whose parent died, but what a shell runs in the background ignores interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=own_rank, world_size=size)
     try:
