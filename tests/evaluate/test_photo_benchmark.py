@@ -12,6 +12,7 @@ from helpers.synthetic import synthetic_image
 from PIL import Image
 
 from eadp.evaluate import photo_benchmark, photo_data
+from eadp.evaluate.auc import rank_auc
 from eadp.evaluate.photo_data import Photo, PhotoData
 from eadp.models.efficientnet_lite import EfficientNetLiteConfig, EfficientNetLiteModel
 from eadp.models.guides.class_words import class_words
@@ -114,7 +115,7 @@ def test_rank_auc_is_the_chance_to_score_higher():
     scores = torch.randint(0, 5, (40,), generator=generator).float()
     inside, outside = torch.arange(40) < 15, torch.arange(40) >= 20
     pairs = [(a > b) + 0.5 * (a == b) for a in scores[inside] for b in scores[outside]]
-    assert photo_benchmark.rank_auc(scores, inside, outside) == pytest.approx(float(sum(pairs)) / len(pairs))
+    assert rank_auc(scores, inside, outside) == pytest.approx(float(sum(pairs)) / len(pairs))
 
 
 def test_maps_of_cells_that_show_the_thing_have_an_auc_of_one(data, tower, monkeypatch):

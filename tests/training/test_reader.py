@@ -15,12 +15,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from eadp.models.efficientnet_lite import place_shares
 from eadp.models.guides.class_words import class_words
 from eadp.pocket.photo import write_visual_words
+from eadp.pocket.things.mentions import find_mentions
 from eadp.pocket.things.questions import KINDS
 from eadp.pocket.things.render import GRID
 from eadp.pocket.things.scene import SIGN
 from training.language import choose_patches
 from training.things import lora, recipe
-from training.things.mentions import UNKNOWN, find_mentions, locate
+from training.things.mentions import UNKNOWN, locate
 from training.things.packing import CHAT_ML, IGNORED, answer_logits, right_answers
 from training.things.photographs import Photographer
 from training.things.reader import EASY, QUESTIONS_PER_SCENE, Reader, draw_questions
@@ -169,7 +170,7 @@ def test_what_is_learnt_of_places_tells_neighbouring_patches_and_sizes_apart(rea
 
 def test_names_of_things_are_found_in_questions():
     found = find_mentions("Is the Computer mouse left of the red sign, and how many wolves are there?")
-    assert [name for _, name in found] == ["computer mouse", "red sign", "wolf"]
+    assert [name for *_, name in found] == ["computer mouse", "red sign", "wolf"]
     assert find_mentions("What is the odd one out?") == []
 
 
@@ -177,7 +178,9 @@ def test_mentions_say_where_the_only_thing_of_a_name_is(reader, batch, tokenizer
     rng = np.random.default_rng(0)
     questions = [draw_questions(view, rng, ("side", "count", "existence")) for view in batch.views]
     text = reader.packer.pack(questions, batch.views)
-    mentioned = [(row, name) for row, asked in enumerate(questions) for q in asked for _, name in find_mentions(q.text)]
+    mentioned = [
+        (row, name) for row, asked in enumerate(questions) for each in asked for *_, name in find_mentions(each.text)
+    ]
     assert len(mentioned) == len(text.mentions) > 0
     for (row, name), (line, column), (count, across, down) in zip(
         mentioned, text.mentions.tolist(), text.located.tolist(), strict=True

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from eadp.pocket.things.mentions import find_mentions
 from eadp.pocket.things.questions import Question, View
 from eadp.pocket.things.render import GRID
-from training.things.mentions import find_mentions, locate
+from training.things.mentions import locate
 
 IGNORED = -100
 
@@ -80,8 +81,8 @@ class Packer:
             for number, question in enumerate(asked, 1):
                 prompt = self.tokenizer(question.text + self.chat.prompt_end, add_special_tokens=False)
                 if view is not None:
-                    for letter, name in find_mentions(question.text):
-                        mentions.append((row, len(tokens) + prompt.char_to_token(letter)))
+                    for _, end, name in find_mentions(question.text):
+                        mentions.append((row, len(tokens) + prompt.char_to_token(end - 1)))
                         located.append(locate(view, name))
                 answer = self._encode(self.chat.before_answer + question.answer + self.chat.end)
                 ids = [*prompt["input_ids"], *answer]

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from eadp.core import Relevance, VisualTokens
+from eadp.evaluate.auc import rank_auc
 from eadp.evaluate.photo_data import Photo, PhotoData, Scene
 from eadp.methods import EADP
 from eadp.models.efficientnet_lite import PIXEL_MEAN, PIXEL_STD, EfficientNetLiteModel
@@ -155,19 +156,6 @@ def measure_maps(tower: EfficientNetLiteModel, scenes: Iterable[Scene], **settin
                 )
             )
     return results
-
-
-def rank_auc(scores: Tensor, inside: Tensor, outside: Tensor) -> float:
-    """Compute the chance that a cell inside scores higher than one outside; equal scores count half.
-
-    Args:
-        scores: N.
-        inside: N booleans.
-        outside: N booleans.
-    """
-    ordered, asked = scores[outside].sort().values, scores[inside]
-    below, not_above = (torch.searchsorted(ordered, asked, right=right) for right in (False, True))
-    return ((below + not_above).double().mean() / (2 * len(ordered))).item()
 
 
 def run(tower: EfficientNetLiteModel, data: PhotoData) -> tuple[list[NamedPhoto], list[MapResult]]:

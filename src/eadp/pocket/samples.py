@@ -29,6 +29,7 @@ class Sample:
         kind: The kind of the question, one of `KINDS`.
         boxes: The boxes of the things that the question is about; empty if they are not in the scene.
         scene: The number of the scene in its split.
+        dense: Whether the question is long: several questions in one, or wrapped in an instruction.
     """
 
     image: Image
@@ -37,6 +38,7 @@ class Sample:
     kind: str
     boxes: tuple[Box, ...]
     scene: int
+    dense: bool = False
 
     @property
     def prompt(self) -> str:

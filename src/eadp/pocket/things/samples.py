@@ -43,5 +43,13 @@ def samples(split: Split, total: int, kinds: tuple[str, ...] = KINDS) -> Iterato
             question = make_question(view, rng, kinds[made % len(kinds)])
             if question is None:
                 break
-            yield Sample(drawing.image, question.text, question.answer, question.kind, question.boxes(scene), index)
+            yield Sample(
+                drawing.image,
+                question.text,
+                question.answer,
+                question.kind,
+                question.boxes(scene),
+                index,
+                question.dense,
+            )
             made += 1
