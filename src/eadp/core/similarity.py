@@ -14,6 +14,9 @@ from eadp.core.trace import part
 DEFAULT_MATRIX_LIMIT = 2 << 30
 """Bytes that an N×N similarity matrix may take; for larger ones, rows are computed on demand."""
 
+SMALL_BLOCK = 256
+"""Tokens up to which the CPU multiplies the blocks of a batch at once. Larger ones take turns, to stay in its caches."""
+
 
 def scale_rows(x: Tensor, what: str = "features") -> Tensor:
     """Scale the rows of a matrix to length 1, in float32 or better, without waiting for the device.
@@ -89,7 +92,14 @@ def block_similarity(features: Tensor, is_token: Tensor | None = None) -> Tensor
         B×N×N as by `token_similarity`; NaN for tokens that are not finite or whose norm overflows, 0 where a block is
         padded.
     """
-    similarity = _similarity_of_unit_rows(scale_rows(features))
+    if features.device.type == "cpu" and features.shape[1] > SMALL_BLOCK:
+        similarity = features.new_empty(
+            *features.shape[:2], features.shape[1], dtype=torch.promote_types(features.dtype, torch.float32)
+        )
+        for block, out in zip(features, similarity, strict=True):
+            _fill_similarity(out, scale_rows(block))
+    else:
+        similarity = _similarity_of_unit_rows(scale_rows(features))
     if is_token is not None:
         similarity.mul_(is_token[:, None]).mul_(is_token[:, :, None])
     return similarity
@@ -97,8 +107,14 @@ def block_similarity(features: Tensor, is_token: Tensor | None = None) -> Tensor
 
 def _similarity_of_unit_rows(x: Tensor) -> Tensor:
     """Compute (1 + x·xᵀ) / 2 for N×d or B×N×d."""
+    out = x.new_empty(*x.shape[:-1], x.shape[-2])
+    _fill_similarity(out, x)
+    return out
+
+
+def _fill_similarity(out: Tensor, x: Tensor) -> None:
+    """Fill `out` with (1 + x·xᵀ) / 2 for N×d or B×N×d."""
     n = x.shape[-2]
-    out = x.new_empty(*x.shape[:-1], n)
     half = torch.full((), 0.5, dtype=x.dtype, device=x.device)
     multiply = torch.addmm if x.ndim == 2 else torch.baddbmm
     # The matrix is symmetric: only the panels right of the diagonal are multiplied, the others are copied. A device
@@ -113,9 +129,8 @@ def _similarity_of_unit_rows(x: Tensor) -> Tensor:
         if end < n:
             out[..., end:, start:end] = panel[..., end - start :].mT
     diagonal = out.diagonal(dim1=-2, dim2=-1)
-    # Adding 0 times the old entries keeps what is not a number.
-    diagonal.copy_(self_similarity(x) + 0 * diagonal)
-    return out
+    # The old entries tell tokens of zero norm, 0.5, from others, almost 1. Adding 0 times them keeps what is not a number.
+    diagonal.copy_(torch.where(diagonal > 0.75, 1.0, 0.5) + 0 * diagonal)
 
 
 @part("similarity")
