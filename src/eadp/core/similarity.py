@@ -15,7 +15,7 @@ DEFAULT_MATRIX_LIMIT = 2 << 30
 """Bytes that an N×N similarity matrix may take; for larger ones, rows are computed on demand."""
 
 SMALL_BLOCK = 256
-"""Tokens up to which the CPU multiplies the blocks of a batch at once. Larger ones take turns, to stay in its caches."""
+"""Tokens up to which the CPU multiplies all blocks at once. Larger ones take turns, to stay in its caches."""
 
 
 def scale_rows(x: Tensor, what: str = "features") -> Tensor:
@@ -129,7 +129,7 @@ def _fill_similarity(out: Tensor, x: Tensor) -> None:
         if end < n:
             out[..., end:, start:end] = panel[..., end - start :].mT
     diagonal = out.diagonal(dim1=-2, dim2=-1)
-    # The old entries tell tokens of zero norm, 0.5, from others, almost 1. Adding 0 times them keeps what is not a number.
+    # The old entries tell tokens of zero norm (0.5) from others (almost 1). Adding 0 times them keeps NaN.
     diagonal.copy_(torch.where(diagonal > 0.75, 1.0, 0.5) + 0 * diagonal)
 
 
