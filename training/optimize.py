@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,18 +18,36 @@ from torch import Tensor, nn
 
 from training import distributed
 
+_LAYER_WEIGHT = re.compile(r"(^|\.)layers\.\d+\..*\.weight$")
+
 WARM_UP = 100
 """Steps over which the learning rate rises."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum with orthogonal updates: U Vᵀ instead of U Σ Vᵀ, by Newton–Schulz iterations in single precision.
+    """Momentum with orthogonal updates: U Vᵀ instead of U Σ Vᵀ, by Newton–Schulz iterations.
 
-    torch.optim.Muon iterates in bfloat16, which takes seconds per step on a CPU without bfloat16 arithmetic.
+    torch.optim.Muon iterates in bfloat16, which takes seconds per step on a CPU without bfloat16 arithmetic. Here
+    that is a choice.
+
+    Args:
+        matrices: The matrices to optimise.
+        lr: Learning rate.
+        momentum: Share of the mean that each step keeps.
+        decay: Weight decay.
+        half: Iterate in bfloat16.
     """
 
-    def __init__(self, matrices: list[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.05) -> None:
+    def __init__(
+        self,
+        matrices: list[nn.Parameter],
+        lr: float,
+        momentum: float = 0.95,
+        decay: float = 0.05,
+        half: bool = False,
+    ) -> None:
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "decay": decay})
+        self.dtype = torch.bfloat16 if half else torch.float32
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -38,7 +57,8 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
             for shape, parameters in by_shape.items():
-                updates = orthogonalize(torch.stack([self._direction(p, group["momentum"]) for p in parameters]))
+                directions = torch.stack([self._direction(p, group["momentum"]) for p in parameters])
+                updates = orthogonalize(directions.to(self.dtype)).to(directions.dtype)
                 size = 0.2 * max(shape) ** 0.5
                 for parameter, update in zip(parameters, updates, strict=True):
                     parameter.mul_(1 - group["lr"] * group["decay"]).add_(update, alpha=-group["lr"] * size)
@@ -63,19 +83,19 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Optimizer:
-    """Muon for the matrices of CLIP's layers, AdamW for everything else.
+    """Muon for the matrices of the layers of transformers, AdamW for everything else, the updates of a LoRA included.
 
     The learning rate is AdamW's. Muon's updates are scaled to the same size.
     """
 
-    def __init__(self, modules: list[nn.Module], lr: float, steps: int) -> None:
+    def __init__(self, modules: list[nn.Module], lr: float, steps: int, half: bool = False) -> None:
         parameters = {id(p): (n, p) for m in modules for n, p in m.named_parameters() if p.requires_grad}
-        matrices = [p for name, p in parameters.values() if p.ndim == 2 and "encoder.layers." in name]
+        matrices = [p for name, p in parameters.values() if p.ndim == 2 and _LAYER_WEIGHT.search(name)]
         chosen = {id(p) for p in matrices}
         rest = [p for _, p in parameters.values() if id(p) not in chosen]
         self.parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(rest, lr, betas=(0.9, 0.98), weight_decay=0.01)]
         if matrices:
-            self.parts.append(Muon(matrices, lr))
+            self.parts.append(Muon(matrices, lr, half=half))
         self.parameters = matrices + rest
         self.lr, self.steps = lr, steps
 
@@ -104,10 +124,17 @@ class Stage:
     """
 
     def __init__(
-        self, name: str, folder: Path, modules: dict[str, nn.Module], steps: int, lr: float, accumulate: int = 1
+        self,
+        name: str,
+        folder: Path,
+        modules: dict[str, nn.Module],
+        steps: int,
+        lr: float,
+        accumulate: int = 1,
+        half: bool = False,
     ) -> None:
         self.name, self.modules, self.steps, self.accumulate = name, modules, steps, accumulate
-        self.optimizer = Optimizer(list(modules.values()), lr, steps)
+        self.optimizer = Optimizer(list(modules.values()), lr, steps, half)
         self.file = folder / f"{name}.safetensors"
         self.curve = folder / f"{name}.curve.jsonl"
 

@@ -24,7 +24,7 @@ from training.things import lora, recipe
 from training.things.mentions import UNKNOWN, locate
 from training.things.packing import CHAT_ML, IGNORED, answer_logits, right_answers
 from training.things.photographs import Photographer
-from training.things.reader import EASY, QUESTIONS_PER_SCENE, Reader, draw_questions
+from training.things.reader import EASY, MEASURED_PER_SCENE, Reader, draw_questions
 from training.things.text import world_tokenizer
 from training.things.tower import Tally
 from training.things.windows import draw_scenes
@@ -93,7 +93,8 @@ def test_an_attached_lora_gives_what_a_merged_one_gives(reader, adapter):
 def test_only_the_lora_and_the_projector_are_trained(reader, adapter, batch):
     randomize(adapter)
     keep = choose_patches(batch.owners, 40, guided=True)
-    losses = reader.losses(reader.projector(torch.randn(2, 40, 160)), keep, batch, KINDS, seed=0)
+    questions = [draw_questions(view, np.random.default_rng(0), KINDS, 4) for view in batch.views]
+    losses = reader.losses(reader.projector(torch.randn(2, 40, 160)), keep, questions, batch.views)
     losses["answer"].backward()
     assert all(parameter.grad is None for parameter in reader.model.parameters())
     trained = [*adapter.parameters(), *reader.projector.parameters()]
@@ -106,8 +107,8 @@ def test_a_packed_question_has_the_logits_that_it_has_alone(reader, adapter, bat
     """Against plain forward passes with one question each and with all visual tokens in their places."""
     randomize(adapter)
     rng = np.random.default_rng(0)
-    questions = [draw_questions(view, rng, KINDS) for view in batch.views]
-    assert [len(asked) for asked in questions] == [QUESTIONS_PER_SCENE] * 2
+    questions = [draw_questions(view, rng, KINDS, 4) for view in batch.views]
+    assert [len(asked) for asked in questions] == [4] * 2
     everything = torch.arange(GRID * GRID).expand(2, -1)
     visual = reader.noisy_words(batch, everything)
     text = reader.packer.pack(questions, batch.views)
@@ -117,7 +118,7 @@ def test_a_packed_question_has_the_logits_that_it_has_alone(reader, adapter, bat
         return torch.tensor(tokenizer(part, add_special_tokens=False)["input_ids"])
 
     with torch.no_grad():
-        states, _ = reader.packer.hidden_states(reader.model, visual, everything, text, layer=1)
+        (states,) = reader.packer.hidden_states(reader.model, visual, everything, text)
         packed = answer_logits(reader.model, states, text)
         alone, labels = [], []
         for row, asked in enumerate(questions):
@@ -134,7 +135,7 @@ def test_a_packed_question_has_the_logits_that_it_has_alone(reader, adapter, bat
 
 def test_an_answer_is_right_if_all_its_tokens_are(reader, batch, tokenizer):
     rng = np.random.default_rng(1)
-    questions = [draw_questions(view, rng, ("reading", "several", "side")) for view in batch.views]
+    questions = [draw_questions(view, rng, ("reading", "several", "side"), 4) for view in batch.views]
     text = reader.packer.pack(questions, batch.views)
     labels = text.labels[text.labels != IGNORED]
     logits = F.one_hot(labels, len(tokenizer)).float()
@@ -149,23 +150,32 @@ def test_visual_words_are_the_names_of_things_and_the_words_of_places(reader, ba
     scenes = [view.scene for view in batch.views]
     with torch.no_grad():
         targets = reader.words.targets(scenes, batch.owners)
-        row, patch = (int(value) for value in (batch.owners >= 0).nonzero()[0])
-        thing = scenes[row].things[batch.owners[row, patch]]
-        name = f"{thing.colour} sign {thing.word}" if thing.kind == SIGN else thing.name
-        outline = torch.tensor([*(c / scenes[row].side for c in thing.centre), 5.0])
-        torch.testing.assert_close(targets[row, patch] - reader.words.places(outline), reader.words.embed(name))
+        embed, places = reader.words.embed, reader.words.places
+        for kinds in ("things", "signs"):
+            chosen = [
+                (row, number, thing)
+                for row, scene in enumerate(scenes)
+                for number, thing in enumerate(scene.things)
+                if (thing.kind == SIGN) == (kinds == "signs") and (batch.owners[row] == number).any()
+            ]
+            row, number, thing = chosen[0]
+            patch = int((batch.owners[row] == number).nonzero()[0])
+            outline = torch.tensor([*(c / scenes[row].side for c in thing.centre), max(thing.width, thing.height) / 8])
+            name = embed(f"{thing.colour} sign") / 2 + embed(thing.word) / 2 if kinds == "signs" else embed(thing.name)
+            torch.testing.assert_close(targets[row, patch] - places(outline), name)
         corner, side = reader.words.places(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.5, 0.0]]))
         torch.testing.assert_close(corner, 0.35 * (reader.words.embed("left") + reader.words.embed("top")))
         assert F.cosine_similarity(side, reader.words.embed("right"), dim=0) > 0.4
 
 
 def test_what_is_learnt_of_places_tells_neighbouring_patches_and_sizes_apart(reader):
+    torch.manual_seed(0)
     with torch.no_grad():
         reader.words.precise.weight.normal_()
         near = torch.tensor([[0.5, 0.5, 4.0], [0.5 + 1 / GRID, 0.5, 4.0], [0.5, 0.5, 6.0]])
         one, moved, grown = reader.words.places(near)
     assert (one - moved).norm() > 0.1 * one.norm()
-    assert (one - grown).norm() > 0.1 * one.norm()
+    assert (one - grown).norm() > 0.05 * one.norm()
 
 
 def test_names_of_things_are_found_in_questions():
@@ -176,7 +186,7 @@ def test_names_of_things_are_found_in_questions():
 
 def test_mentions_say_where_the_only_thing_of_a_name_is(reader, batch, tokenizer):
     rng = np.random.default_rng(0)
-    questions = [draw_questions(view, rng, ("side", "count", "existence")) for view in batch.views]
+    questions = [draw_questions(view, rng, ("side", "count", "existence"), 4) for view in batch.views]
     text = reader.packer.pack(questions, batch.views)
     mentioned = [
         (row, name) for row, asked in enumerate(questions) for each in asked for *_, name in find_mentions(each.text)
@@ -198,16 +208,41 @@ def test_mentions_say_where_the_only_thing_of_a_name_is(reader, batch, tokenizer
         assert locate(view, name) == (count, across, down)
 
 
-def test_pointing_can_be_learnt(reader, batch):
+def test_answers_say_where_the_thing_is_that_they_name(reader, batch):
+    rng = np.random.default_rng(0)
+    kinds = ("place", "nearest", "side", "existence", "group")
+    questions = [draw_questions(view, rng, kinds, 6) for view in batch.views]
+    text = reader.packer.pack(questions, batch.views)
+    asked = [(row, question) for row, each in enumerate(questions) for question in each]
+    assert len(asked) == len(text.answers) == len(text.answered)
+    known = 0
+    for (row, question), (line, column), place in zip(
+        asked, text.answers.tolist(), text.answered.tolist(), strict=True
+    ):
+        assert line == row
+        assert text.labels[line, column] != IGNORED, "the next token is the first of the answer"
+        assert text.labels[line, column - 1] == IGNORED
+        view = batch.views[row]
+        named = [index for index in question.about if view.names[index] == question.answer]
+        if len(named) == 1:
+            known += 1
+            assert place == [int(c) // 8 for c in view.centres[named[0]]]
+        else:
+            assert place == [UNKNOWN, UNKNOWN]
+    assert 0 < known < len(asked)
+
+
+@pytest.mark.parametrize(("loss", "kinds"), [("mention_loss", ("side", "relation")), ("answer_loss", ("place",))])
+def test_pointing_can_be_learnt(reader, batch, loss, kinds):
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
-    text = reader.packer.pack([draw_questions(view, rng, ("side", "relation")) for view in batch.views], batch.views)
+    text = reader.packer.pack([draw_questions(view, rng, kinds, 4) for view in batch.views], batch.views)
     hidden = torch.randn(*text.ids.shape, 32)
     optimizer = torch.optim.Adam(reader.pointing.parameters(), 3e-2)
     losses = []
     for _ in range(30):
         optimizer.zero_grad()
-        losses.append(reader.pointing.loss(hidden, text))
+        losses.append(getattr(reader.pointing, loss)(hidden, text))
         losses[-1].backward()
         optimizer.step()
     assert losses[-1] < 0.3 * losses[0]
@@ -229,7 +264,7 @@ def test_the_projector_can_learn_visual_words(reader, batch):
 
 def test_easy_questions_are_of_easy_kinds(batch):
     rng = np.random.default_rng(0)
-    assert all(question.kind in EASY for view in batch.views for question in draw_questions(view, rng, EASY))
+    assert all(question.kind in EASY for view in batch.views for question in draw_questions(view, rng, EASY, 4))
 
 
 def test_answers_are_counted_by_kind(reader, batch):
@@ -237,7 +272,7 @@ def test_answers_are_counted_by_kind(reader, batch):
     tally = Tally()
     with torch.no_grad():
         reader.tally_answers(tally, reader.noisy_words(batch, keep), keep, batch, seed=0)
-    assert tally.total["all"] == 2 * QUESTIONS_PER_SCENE == sum(tally.total.values()) / 2
+    assert tally.total["all"] == 2 * MEASURED_PER_SCENE == sum(tally.total.values()) / 2
     assert tally.percentages()["all"] == 0
 
 
@@ -252,7 +287,9 @@ def test_chosen_patches_show_every_thing(batch):
 def test_the_stages_after_the_vision_stage_run(model, language_model, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(recipe.smol, "load_language_model", lambda: (language_model, tokenizer))
     monkeypatch.setattr(recipe, "build_language_model", lambda vocabulary: language_model)
-    small = recipe.AnswerSettings(2, 2, scenes=1, accumulate=2, read_lr=1e-3, tune_lr=1e-3)
+    small = recipe.AnswerSettings(
+        2, 2, scenes=1, questions=2, wrapped=0.4, accumulate=2, read_lr=1e-3, tune_lr=1e-3, tune_kept=(48,)
+    )
     monkeypatch.setattr(recipe, "SETTINGS", {model: small})
     for name, value in {"ANSWER_VALIDATION": 2, "PROJECT_BATCH": 2, "CHECKPOINT_EVERY": 1}.items():
         monkeypatch.setattr(recipe, name, value)
@@ -308,7 +345,7 @@ def test_photographs_have_losses_and_are_counted_apart(reader, photographer):
     drawn = photographer.draw(np.random.default_rng(2), 2, 20, 3)
     losses = reader.photograph_losses(drawn)
     assert losses["answer"].requires_grad
-    assert losses["pointing"] == 0
+    assert losses["named"] == losses["found"] == 0
     tally = Tally()
     reader.tally_photographs(tally, drawn)
     assert set(tally.total) == {f"photo_{question.kind}" for each in drawn.questions for question in each}

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument(
         "--half",
         action="store_true",
-        help="compute with the tower and SmolLM2 in bfloat16, which is faster on CPUs that have it",
+        help="compute in bfloat16, which is faster on CPUs that have it",
     )
     options = parser.parse_args()
     stages = tuple(options.only or STAGES)

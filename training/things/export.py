@@ -8,6 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
+from eadp.pocket.names import SMOL, THINGS
 from eadp.pocket.things import parts
 from training.things import results
 from training.things.recipe import MODELS
@@ -15,7 +16,7 @@ from training.things.recipe import MODELS
 SHARED_MODULES = ("tower", "clip")
 """What the models need of the vision stage. Its heads and temperatures serve the training alone."""
 
-OWN_MODULES = {"smol": ("lora", "projector"), "pocket": ("language", "projector")}
+OWN_MODULES = {SMOL: ("lora", "projector"), THINGS: ("language", "projector")}
 """What each model needs of its last stage."""
 
 
@@ -50,7 +51,7 @@ def export(model: str, source: Path = results.FOLDER, package: Path = parts.FOLD
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.things.export", description=__doc__)
-    parser.add_argument("--model", choices=MODELS, default="smol", help="the model whose parts are written")
+    parser.add_argument("--model", choices=MODELS, default=SMOL, help="the model whose parts are written")
     for file in export(parser.parse_args().model):
         print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from eadp.pocket.things.mentions import find_mentions
-from eadp.pocket.things.questions import Question, View
+from eadp.pocket.things.questions import Question
 from eadp.pocket.things.render import GRID
-from training.things.mentions import locate
+from eadp.pocket.things.view import View
+from training.things.mentions import UNKNOWN, locate, locate_answer
 
 IGNORED = -100
 
@@ -48,6 +49,8 @@ class Text:
         labels: B×L, the next token where it is part of an answer; `IGNORED` elsewhere.
         mentions: M×2, the row and the column in `ids` of the last token of every name of a thing in the questions.
         located: M×3, how many things of that name the scene shows, and the column and row of the only one.
+        answers: Q×2, the row and the column in `ids` of the last token before every answer.
+        answered: Q×2, the column and row of the thing that the answer names; unknown where it names none.
     """
 
     ids: Tensor
@@ -56,6 +59,8 @@ class Text:
     labels: Tensor
     mentions: Tensor
     located: Tensor
+    answers: Tensor
+    answered: Tensor
 
 
 class Packer:
@@ -75,7 +80,7 @@ class Packer:
 
     def pack(self, questions: list[list[Question]], views: Sequence[View | None]) -> Text:
         """Pack the questions of every scene, in their order. Of what has no view, mentions are not located."""
-        rows, mentions, located = [], [], []
+        rows, mentions, located, answers, answered = [], [], [], [], []
         for row, (asked, view) in enumerate(zip(questions, views, strict=True)):
             tokens: list[tuple[int, int, int, int]] = []
             for number, question in enumerate(asked, 1):
@@ -85,13 +90,17 @@ class Packer:
                         mentions.append((row, len(tokens) + prompt.char_to_token(end - 1)))
                         located.append(locate(view, name))
                 answer = self._encode(self.chat.before_answer + question.answer + self.chat.end)
+                answers.append((row, len(tokens) + len(prompt["input_ids"]) - 1))
+                answered.append((UNKNOWN, UNKNOWN) if view is None else locate_answer(view, question))
                 ids = [*prompt["input_ids"], *answer]
                 labels = [IGNORED] * (len(ids) - len(answer) - 1) + [*answer, IGNORED]
                 tokens.extend(zip(ids, [number] * len(ids), range(len(ids)), labels, strict=True))
             rows.append(tokens)
         longest = max(map(len, rows))
         padded = torch.tensor([row + [(0, 0, 0, IGNORED)] * (longest - len(row)) for row in rows])
-        named, where = (torch.tensor(values, dtype=torch.long) for values in (mentions, located))
+        named, where, before, found = (
+            torch.tensor(values, dtype=torch.long) for values in (mentions, located, answers, answered)
+        )
         return Text(
             ids=padded[..., 0],
             block=padded[..., 1],
@@ -99,19 +108,21 @@ class Packer:
             labels=padded[..., 3],
             mentions=named.view(-1, 2),
             located=where.view(-1, 3),
+            answers=before,
+            answered=found,
         )
 
     def hidden_states(
-        self, model: LlamaForCausalLM, visual: Tensor, keep: Tensor, text: Text, layer: int
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the hidden states of the text, B×L×d: the last ones, and those after a layer.
+        self, model: LlamaForCausalLM, visual: Tensor, keep: Tensor, text: Text, layers: Sequence[int] = ()
+    ) -> tuple[Tensor, ...]:
+        """Compute the hidden states of the text, B×L×d: the last ones, and those after some layers.
 
         Args:
             model: The language model.
             visual: B×n×d, the kept visual tokens.
             keep: B×n, their indices in the image.
             text: The packed questions.
-            layer: The number of layers after which the second result is taken.
+            layers: The numbers of layers after which the other results are taken.
         """
         batch, kept = keep.shape
         embed = model.get_input_embeddings()
@@ -140,7 +151,8 @@ class Packer:
             output_hidden_states=True,
         )
         length = text.ids.shape[1]
-        return output.last_hidden_state[:, -length:], output.hidden_states[layer][:, -length:]
+        states = (output.last_hidden_state, *(output.hidden_states[layer] for layer in layers))
+        return tuple(state[:, -length:] for state in states)
 
 
 def answer_logits(model: LlamaForCausalLM, states: Tensor, text: Text) -> Tensor:

@@ -14,7 +14,8 @@ from transformers import LlamaForCausalLM, LlavaConfig
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from eadp.pocket.things.model import tower_config
-from eadp.pocket.things.questions import KINDS, Question, View, make_question
+from eadp.pocket.things.questions import KINDS, WRAPPED, Question, make_question
+from eadp.pocket.things.view import View
 from training.language import gather_tokens
 from training.things.packing import ChatFormat, Packer, answer_logits, answer_losses, right_answers
 from training.things.photographs import Photographs
@@ -26,9 +27,11 @@ from training.things.windows import Patches
 EASY = ("existence", "small", "place", "group", "reading")
 """The kinds of questions that come first: what is there, and what is at a place."""
 
-QUESTIONS_PER_SCENE = 4
-TRIES = 40
-"""Questions that are tried for a scene before it stays with fewer."""
+TRIES = 10
+"""Questions that are tried for each one that a scene gets, before it stays with fewer."""
+
+MEASURED_PER_SCENE = 4
+"""Questions about each scene in a measurement."""
 
 POINTING_WEIGHT = 0.5
 
@@ -47,7 +50,8 @@ class Reader:
         self.words = VisualWords(model.model.embed_tokens, tokenizer)
         self.packer = Packer(tokenizer, chat)
         self.pointing = PointingHead(model.config.hidden_size)
-        self.pointing_layer = model.config.num_hidden_layers // 2
+        layers = model.config.num_hidden_layers
+        self.pointing_layers = (layers // 2, 3 * layers // 4)
         # A copy: LLaVA's configuration changes the one of its language model.
         config = LlavaConfig(vision_config=tower_config(), text_config=deepcopy(model.config))
         self.projector: nn.Module = LlavaMultiModalProjector(config)
@@ -57,27 +61,29 @@ class Reader:
         targets = self.words.targets([view.scene for view in batch.views], batch.owners)
         return self.words.add_noise(gather_tokens(targets, keep))
 
-    def losses(
-        self, visual: Tensor, keep: Tensor, batch: Patches, kinds: tuple[str, ...], seed: int
-    ) -> dict[str, Tensor]:
-        """Compute the losses of some questions of the given kinds: their answers, and where the named things are."""
-        rng = np.random.default_rng((5, seed))
-        questions = [draw_questions(view, rng, kinds) for view in batch.views]
-        return self._losses(visual, keep, questions, batch.views)
-
     def photograph_losses(self, photographs: Photographs) -> dict[str, Tensor]:
         """Compute the losses of the questions about imaginary photographs."""
         visual = self.words.add_noise(self.words.of_classes(photographs.classes, photographs.keep))
         questions = photographs.questions
-        return self._losses(visual, photographs.keep, questions, [None] * len(questions))
+        return self.losses(visual, photographs.keep, questions, [None] * len(questions))
 
-    def _losses(
+    def losses(
         self, visual: Tensor, keep: Tensor, questions: list[list[Question]], views: Sequence[View | None]
     ) -> dict[str, Tensor]:
+        """Compute the losses of questions: their answers, where the named things are, and where the answers are.
+
+        Args:
+            visual: B×n×d, the kept visual tokens.
+            keep: B×n, their indices in the images.
+            questions: The questions about each image.
+            views: The views of the images; None where there is none.
+        """
         text = self.packer.pack(questions, views)
-        last, middle = self.packer.hidden_states(self.model, visual, keep, text, self.pointing_layer)
+        last, middle, late = self.packer.hidden_states(self.model, visual, keep, text, self.pointing_layers)
         losses = answer_losses(answer_logits(self.model, last, text), text)
-        return losses | {"pointing": POINTING_WEIGHT * self.pointing.loss(middle, text)}
+        losses["named"] = POINTING_WEIGHT * self.pointing.mention_loss(middle, text)
+        losses["found"] = POINTING_WEIGHT * self.pointing.answer_loss(late, text)
+        return losses
 
     def projection_loss(self, features: Tensor, batch: Patches) -> Tensor:
         """Compute the error of the projector as a share of the variance. Things and background have the same weight."""
@@ -89,7 +95,7 @@ class Reader:
     def tally_answers(self, tally: Tally, visual: Tensor, keep: Tensor, batch: Patches, seed: int) -> None:
         """Count right answers about scenes, by kind and over all kinds (`all`)."""
         rng = np.random.default_rng((7, seed))
-        questions = [draw_questions(view, rng, KINDS) for view in batch.views]
+        questions = [draw_questions(view, rng, KINDS, MEASURED_PER_SCENE) for view in batch.views]
         self._tally(tally, visual, keep, questions, batch.views)
 
     def tally_photographs(self, tally: Tally, photographs: Photographs) -> None:
@@ -108,7 +114,7 @@ class Reader:
         views: Sequence[View | None],
     ) -> None:
         text = self.packer.pack(questions, views)
-        last, _ = self.packer.hidden_states(self.model, visual, keep, text, self.pointing_layer)
+        (last,) = self.packer.hidden_states(self.model, visual, keep, text)
         right = right_answers(answer_logits(self.model, last, text), text)
         for asked, correct in zip(questions, right, strict=True):
             for question, known in zip(asked, correct, strict=True):
@@ -117,13 +123,15 @@ class Reader:
                     tally.count("all", tensor(known))
 
 
-def draw_questions(view: View, rng: np.random.Generator, kinds: tuple[str, ...]) -> list[Question]:
+def draw_questions(
+    view: View, rng: np.random.Generator, kinds: tuple[str, ...], count: int, wrapped: float = WRAPPED
+) -> list[Question]:
     """Draw different questions about a scene, of random kinds."""
     questions: dict[str, Question] = {}
-    for _ in range(TRIES):
-        question = make_question(view, rng, kinds[int(rng.integers(len(kinds)))])
+    for _ in range(TRIES * count):
+        question = make_question(view, rng, kinds[int(rng.integers(len(kinds)))], wrapped)
         if question is not None:
             questions[question.text] = question
-        if len(questions) == QUESTIONS_PER_SCENE:
+        if len(questions) == count:
             break
     return list(questions.values())

@@ -14,29 +14,32 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from eadp.pocket import smol
+from eadp.pocket.names import SMOL, THINGS
 from eadp.pocket.photo import load_tower
 from eadp.pocket.things.model import build_clip_text, build_language_model, build_tower
-from eadp.pocket.things.questions import KINDS
+from eadp.pocket.things.questions import KINDS, Question
+from eadp.pocket.things.render import GRID
 from training import distributed
 from training.attention import attend_in_single_precision
 from training.language import choose_patches, gather_tokens
 from training.optimize import Stage
 from training.things import clip, results, tower
+from training.things.crowds import draw_crowds
 from training.things.lora import Lora
 from training.things.packing import CHAT_ML, VICUNA
 from training.things.photographs import Photographer, Photographs
-from training.things.reader import EASY, QUESTIONS_PER_SCENE, Reader
+from training.things.reader import EASY, Reader, draw_questions
 from training.things.text import encode_captions, world_tokenizer, write_captions
-from training.things.windows import WINDOWS_PER_SCENE, Patches, augment, draw_scenes, draw_windows, drop_background
+from training.things.windows import Patches, augment, draw_scenes, drop_background
 
 STAGES = ("vision", "read", "project", "tune")
 """The result of `vision` is a part of both models; each model has its own results of the other stages."""
 
-MODELS = ("smol", "pocket")
+MODELS = (SMOL, THINGS)
 """The models by their language models: SmolLM2 with a LoRA, and a small Llama that is trained from nothing."""
 
 VISION_STEPS = 14_000
-VISION_LR, WARM_VISION_LR = 2e-3, 6e-4
+VISION_LR, WARM_VISION_LR = 2e-3, 1e-3
 """Learning rates from nothing, and from a finished result: the full rate would undo what the last steps had refined."""
 
 CAPTIONS_FROM, CAPTIONS_EVERY = 0.2, 4
@@ -44,12 +47,16 @@ CAPTIONS_FROM, CAPTIONS_EVERY = 0.2, 4
 sees nothing yet would learn only to tell backgrounds apart. Captions are learnt quickly, and
 cost half as much again."""
 
-WINDOW_SHARE = 0.6
-"""Share of the steps of the vision stage, the first ones, that see windows; the rest sees whole scenes."""
+CROWD_STEPS, TURN = 3, 5
+"""Of every five steps of the vision stage, the first three see crowds, and the others whole scenes."""
 
-WINDOWS, WINDOW_KEPT = 96, 36
-SCENES, SCENE_KEPT = 16, 240
-"""Windows or scenes per step, and patches of each that are encoded: all that show a thing, and some background."""
+LAST_STEPS, LAST_CHANGES = 1 / 3, 0.5
+"""Share of the steps, the last ones, whose learning rate falls. They see whole scenes alone, changed half as much."""
+
+CROWDS, CROWD_KEPT = 8, 50
+SCENES, SCENE_KEPT = 16, 160
+"""Crowds or scenes per step, and patches that are encoded of each window or scene: all that show a thing, if so many
+fit, and some background."""
 
 EASY_SHARE = 0.3
 """Share of the steps of the read stage, the first ones, with easy questions: what is there, and where."""
@@ -59,14 +66,11 @@ PHOTOGRAPHS_EVERY = 4
 """Every fourth batch of smol's read stage is imaginary photographs, so that the model for photographs can share it."""
 
 PROJECT_STEPS, PROJECT_BATCH = 400, 16
-TUNE_KEPT = (32, 64, 64, 96, 160)
-"""Numbers of visual tokens that stay in a batch, one of them at random, to prepare the model for pruning."""
-
 ANSWER_VALIDATION_SCENES = 4
 
 CHECKPOINT_EVERY, MEASURE_EVERY = 50, 400
-VALIDATION_SCENES, WHOLE_SCENES, ANSWER_VALIDATION = 160, 48, 48
-"""Validation scenes whose windows are measured, that are measured as a whole, and about which questions are asked."""
+VISION_VALIDATION, ANSWER_VALIDATION = 128, 48
+"""Validation scenes on which the tower is measured, and about which questions are asked."""
 
 VALIDATION_BATCH = 16
 ANSWER_FIRST_SCENE = 1_000_000
@@ -81,22 +85,49 @@ class AnswerSettings:
         read_steps: Steps of the read stage.
         tune_steps: Steps of the tune stage.
         scenes: Scenes per batch and worker.
+        questions: Questions about each scene.
+        wrapped: The share of them that are wrapped in an instruction. Those are long, and cost as much as two.
         accumulate: Batches per step.
         read_lr: Learning rate of the read stage.
         tune_lr: Learning rate of the tune stage.
+        tune_kept: Numbers of visual tokens that stay in a batch of the tune stage, one of them at random, to prepare
+            the model for pruning.
     """
 
     read_steps: int
     tune_steps: int
     scenes: int
+    questions: int
+    wrapped: float
     accumulate: int
     read_lr: float
     tune_lr: float
+    tune_kept: tuple[int, ...]
 
 
 SETTINGS = {
-    "smol": AnswerSettings(750, 500, scenes=4, accumulate=2, read_lr=5e-4, tune_lr=2e-4),
-    "pocket": AnswerSettings(8_000, 4_000, scenes=16, accumulate=1, read_lr=2e-3, tune_lr=1e-3),
+    SMOL: AnswerSettings(
+        read_steps=750,
+        tune_steps=500,
+        scenes=4,
+        questions=8,
+        wrapped=0.15,
+        accumulate=2,
+        read_lr=5e-4,
+        tune_lr=2e-4,
+        tune_kept=(32, 64, 64, 96, 160, 288),
+    ),
+    THINGS: AnswerSettings(
+        read_steps=4_200,
+        tune_steps=2_400,
+        scenes=16,
+        questions=6,
+        wrapped=0.2,
+        accumulate=1,
+        read_lr=2e-3,
+        tune_lr=1e-3,
+        tune_kept=(48, 64, 64, 64, 96, 96, 160, 288, GRID * GRID),
+    ),
 }
 
 
@@ -118,7 +149,7 @@ def run_stages(
         out: Folder for checkpoints and curves.
         steps: Steps of each stage, if not those of the recipe. The learning rate falls over the last third of them.
         warm_start: Start a stage that has no checkpoint from the result that the repository holds, not from nothing.
-        half: Compute with the tower and with SmolLM2 in bfloat16.
+        half: Compute with the tower and the language models in bfloat16.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), disable=distributed.rank() > 0) as progress:
@@ -154,8 +185,11 @@ class Recipe:
     def reader(self) -> Reader:
         """The language model and what is trained around it, with the same initial weights in every worker."""
         torch.manual_seed(1)
-        if self.model == "pocket":
-            return Reader(build_language_model(len(self.tokenizer)), self.tokenizer, VICUNA)
+        if self.model == THINGS:
+            own = build_language_model(len(self.tokenizer))
+            if self.half:
+                attend_in_single_precision(own)
+            return Reader(own, self.tokenizer, VICUNA)
         language_model, tokenizer = smol.load_language_model()
         if self.half:
             language_model.bfloat16()
@@ -166,7 +200,7 @@ class Recipe:
     def answering(self) -> dict[str, nn.Module]:
         """What of the language model is trained: a LoRA of SmolLM2, or the whole small Llama; and the pointing head."""
         reader = self.reader
-        if self.model == "pocket":
+        if self.model == THINGS:
             return {"language": reader.model, "pointing": reader.pointing}
         torch.manual_seed(2)
         lora = Lora(reader.model)
@@ -186,25 +220,26 @@ class Recipe:
         return distributed.first_worker_first(load)
 
     def vision(self, train: bool) -> None:
-        """Train the tower on what every patch shows, and tower and text encoder on captions: windows, then scenes."""
+        """Train the tower on what every patch shows, and tower and text encoder on captions."""
         steps = self.steps or VISION_STEPS
         modules = {"tower": self.tower, "heads": self.heads, "clip": self.text, "temperatures": self.temperatures}
-        stage = Stage("vision", self.out, modules, steps, lr=WARM_VISION_LR if self.warm_start else VISION_LR)
+        lr = WARM_VISION_LR if self.warm_start else VISION_LR
+        stage = Stage("vision", self.out, modules, steps, lr, half=self.half)
 
         def step(number: int) -> dict[str, Tensor]:
-            # A finished result knows windows already, and what captions need.
-            learnt = 1.0 if self.warm_start else number / steps
-            whole = learnt >= WINDOW_SHARE
             turn = number * distributed.size() + distributed.rank()
-            scenes = (SCENES if whole else WINDOWS // WINDOWS_PER_SCENE) // distributed.size()
-            batch = (draw_scenes if whole else draw_windows)("train", turn * scenes, scenes)
+            is_late = number >= (1 - LAST_STEPS) * steps
+            crowded = number % TURN < CROWD_STEPS and not is_late
+            count = (CROWDS if crowded else SCENES) // distributed.size()
+            batch = draw_crowds(turn * count, count) if crowded else draw_scenes("train", turn * count, count)
             captions = write_captions(batch.views, np.random.default_rng((3, turn)))
-            pixels = augment(batch.pixels)
-            batch, keep = drop_background(batch, SCENE_KEPT if whole else WINDOW_KEPT)
+            pixels = torch.lerp(batch.pixels, augment(batch.pixels), LAST_CHANGES if is_late else 1.0)
+            batch, keep = drop_background(batch, CROWD_KEPT if crowded else SCENE_KEPT)
             with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
                 normed = self.tower.post_layernorm(tower.encode(self.tower, pixels, batch.positions, keep)).float()
             losses = tower.patch_losses(self.heads, normed[:, 1:], batch)
-            if learnt < CAPTIONS_FROM or number % CAPTIONS_EVERY:
+            # A finished result knows what captions need.
+            if number % CAPTIONS_EVERY or (number < CAPTIONS_FROM * steps and not self.warm_start):
                 return losses
             ids = encode_captions(self.tokenizer, captions)
             return losses | clip.caption_losses(self.text, self.temperatures, normed, ids)
@@ -219,13 +254,15 @@ class Recipe:
         stage = Stage(f"{self.model}-read", self.out, modules, steps, settings.read_lr, settings.accumulate)
 
         def step(number: int) -> dict[str, Tensor]:
-            if self.model == "smol" and number % PHOTOGRAPHS_EVERY == PHOTOGRAPHS_EVERY - 1:
+            if self.model == SMOL and number % PHOTOGRAPHS_EVERY == PHOTOGRAPHS_EVERY - 1:
                 rng = np.random.default_rng((8, number))
                 return self.reader.photograph_losses(self._draw_photographs(rng, settings.scenes))
             kinds = EASY if number < EASY_SHARE * steps * settings.accumulate else KINDS
             batch = self._draw_scenes(number, settings.scenes)
             keep = choose_patches(batch.owners, READ_KEPT, guided=True)
-            return self.reader.losses(self.reader.noisy_words(batch, keep), keep, batch, kinds, number)
+            words = self.reader.noisy_words(batch, keep)
+            with self._mixed_precision():
+                return self.reader.losses(words, keep, self._draw_questions(batch, kinds, number), batch.views)
 
         self._train(stage, step, lambda: self._measure_answers(self.reader.noisy_words), train)
 
@@ -251,10 +288,13 @@ class Recipe:
             return self.reader.projector(gather_tokens(self._features(batch), keep))
 
         def step(number: int) -> dict[str, Tensor]:
-            kept = int(np.random.default_rng((4, number)).choice(TUNE_KEPT))
+            kept = int(np.random.default_rng((4, number)).choice(settings.tune_kept))
             batch = self._draw_scenes(number, settings.scenes)
             keep = choose_patches(batch.owners, kept, guided=True)
-            return self.reader.losses(see(batch, keep), keep, batch, KINDS, number)
+            with self._mixed_precision():
+                return self.reader.losses(
+                    see(batch, keep), keep, self._draw_questions(batch, KINDS, number), batch.views
+                )
 
         self._train(stage, step, lambda: self._measure_answers(see), train)
 
@@ -280,15 +320,24 @@ class Recipe:
         return Photographer(load_tower().classifier.weight.detach())
 
     def _draw_photographs(self, rng: np.random.Generator, count: int) -> Photographs:
-        return self.photographer.draw(rng, count, READ_KEPT, QUESTIONS_PER_SCENE)
+        return self.photographer.draw(rng, count, READ_KEPT, self.settings.questions)
+
+    def _mixed_precision(self) -> torch.autocast:
+        """Compute in bfloat16 if that was asked for. SmolLM2 is frozen, so it is kept in bfloat16 as a whole."""
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.half and self.model == THINGS)
 
     def _draw_scenes(self, number: int, scenes: int) -> Patches:
         turn = number * distributed.size() + distributed.rank()
         return draw_scenes("train", ANSWER_FIRST_SCENE + turn * scenes, scenes)
 
+    def _draw_questions(self, batch: Patches, kinds: tuple[str, ...], seed: int) -> list[list[Question]]:
+        rng, settings = np.random.default_rng((5, seed)), self.settings
+        return [draw_questions(view, rng, kinds, settings.questions, settings.wrapped) for view in batch.views]
+
     @torch.no_grad()
     def _features(self, batch: Patches) -> Tensor:
-        return tower.encode(self.tower, batch.pixels, batch.positions)[:, 1:]
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            return tower.encode(self.tower, batch.pixels, batch.positions)[:, 1:].float()
 
     @torch.no_grad()
     def _measure_answers(self, see: Callable[[Patches, Tensor], Tensor]) -> dict[str, float]:
@@ -298,22 +347,17 @@ class Recipe:
             batch = draw_scenes("validation", first, ANSWER_VALIDATION_SCENES)
             keep = choose_patches(batch.owners, READ_KEPT, guided=True)
             self.reader.tally_answers(tally, see(batch, keep), keep, batch, first)
-            if self.model == "smol":
+            if self.model == SMOL:
                 drawn = self._draw_photographs(np.random.default_rng((9, first)), ANSWER_VALIDATION_SCENES)
                 self.reader.tally_photographs(tally, drawn)
         return tally.percentages()
 
     @torch.no_grad()
     def _measure_vision(self) -> dict[str, float]:
-        """Measure on windows, and on some whole scenes, whose measures begin with `scene_`."""
-        windows, scenes = tower.Tally(), tower.Tally()
-        for first in range(0, VALIDATION_SCENES, VALIDATION_BATCH):
-            self._tally_vision(windows, draw_windows("validation", first, VALIDATION_BATCH), first)
-        for first in range(0, WHOLE_SCENES, VALIDATION_BATCH):
-            self._tally_vision(scenes, draw_scenes("validation", first, VALIDATION_BATCH), first)
-        return windows.percentages() | {f"scene_{name}": value for name, value in scenes.percentages().items()}
-
-    def _tally_vision(self, tally: tower.Tally, batch: Patches, seed: int) -> None:
-        normed = self.tower.post_layernorm(tower.encode(self.tower, batch.pixels, batch.positions))
-        tower.tally_patches(tally, self.heads, normed, batch)
-        clip.tally_captions(tally, self.text, self.tokenizer, normed, batch, seed)
+        tally = tower.Tally()
+        for first in range(0, VISION_VALIDATION, VALIDATION_BATCH):
+            batch = draw_scenes("validation", first, VALIDATION_BATCH)
+            normed = self.tower.post_layernorm(tower.encode(self.tower, batch.pixels, batch.positions))
+            tower.tally_patches(tally, self.heads, normed, batch)
+            clip.tally_captions(tally, self.text, self.tokenizer, normed, batch, first)
+        return tally.percentages()

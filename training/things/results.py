@@ -8,17 +8,22 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from eadp.pocket.model import make_identity
 from eadp.pocket.things.model import TOWER_LAYERS
 
 FOLDER = Path(__file__).parent / "results"
 UNTRAINED = f"tower.encoder.layers.{TOWER_LAYERS - 1}."
 """The last layer of the tower, which stays the identity and is not stored."""
+
+AUXILIARY = "pointing"
+"""A module that serves the training alone. Every stage learns it anew within a few steps, so it is not stored."""
 
 
 def store(out: Path, folder: Path = FOLDER) -> list[Path]:
@@ -31,7 +36,7 @@ def store(out: Path, folder: Path = FOLDER) -> list[Path]:
     stored = []
     for checkpoint in sorted(out.glob("*.safetensors")):
         with safe_open(checkpoint, "pt") as saved:
-            names = [name for name in saved.keys() if not name.startswith(("optimizer.", UNTRAINED))]  # noqa: SIM118
+            names = [name for name in saved.keys() if not name.startswith(("optimizer.", UNTRAINED, AUXILIARY))]  # noqa: SIM118
             tensors = {name: saved.get_tensor(name).half().contiguous() for name in names}
             metadata = saved.metadata()
         stored.append(folder / checkpoint.name)
@@ -45,7 +50,7 @@ def store(out: Path, folder: Path = FOLDER) -> list[Path]:
 
 
 def load(stage: str, modules: dict[str, nn.Module], folder: Path = FOLDER) -> None:
-    """Load the result of a stage into its modules.
+    """Load the result of a stage into its modules. Layers of the tower that the result lacks are made the identity.
 
     Raises:
         FileNotFoundError: If there is no such result.
@@ -56,11 +61,24 @@ def load(stage: str, modules: dict[str, nn.Module], folder: Path = FOLDER) -> No
         raise FileNotFoundError(f"the {stage} stage has no result in {folder}: train it first")
     tensors = load_file(file)
     for name, module in modules.items():
+        if name == AUXILIARY:
+            continue
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+        if name == "tower":
+            own = _add_layers(module, own)
         missing, unexpected = module.load_state_dict(own, strict=False)
-        lacking = [key for key in missing if not f"{name}.{key}".startswith(UNTRAINED)]
-        if lacking or unexpected:
-            raise ValueError(f"{file} does not fit the {name}: it lacks {lacking} and has {unexpected} in excess")
+        if missing or unexpected:
+            raise ValueError(f"{file} does not fit the {name}: it lacks {missing} and has {unexpected} in excess")
+
+
+def _add_layers(tower: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a tower with those of the layers that they lack, which are made the identity."""
+    for number, layer in enumerate(cast(Any, tower).encoder.layers):
+        prefix = f"encoder.layers.{number}."
+        if not any(key.startswith(prefix) for key in weights):
+            make_identity(layer)
+            weights |= {f"{prefix}{key}": value for key, value in layer.state_dict().items()}
+    return weights
 
 
 def load_tokenizer(folder: Path = FOLDER) -> PreTrainedTokenizerFast | None:

@@ -13,9 +13,10 @@ from eadp.pocket.text import BOS, EOS, SPECIAL, format_prompt, train_tokenizer
 from eadp.pocket.things.atlas import kinds
 from eadp.pocket.things.captions import make_caption
 from eadp.pocket.things.model import LONGEST_TEXT
-from eadp.pocket.things.questions import View, make_questions
+from eadp.pocket.things.questions import make_questions
 from eadp.pocket.things.render import render
 from eadp.pocket.things.scene import SIGN_COLOURS, WORDS, make_scene
+from eadp.pocket.things.view import View
 from eadp.pocket.things.wording import plural, with_article
 
 PADDING, START, END = SPECIAL.index("<pad>"), SPECIAL.index(BOS), SPECIAL.index(EOS)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from eadp.models.guides.class_words import class_words
-from eadp.pocket.things.questions import name_of
 from eadp.pocket.things.render import GRID, PATCH
-from eadp.pocket.things.scene import SIGN, Scene
+from eadp.pocket.things.scene import SIGN, Scene, Thing
+from eadp.pocket.things.view import name_of
 
 BACKGROUND = "background"
 ACROSS, DOWN = ("left", "middle", "right"), ("top", "middle", "bottom")
@@ -28,10 +28,10 @@ NOISE = 0.15
 class VisualWords(nn.Module):
     """Makes visual words from a scene and the things that its patches show.
 
-    The vector of a patch that shows a thing is the mean of the embeddings of the tokens of its name ("red sign STOP"
-    for a sign), plus PLACE_WEIGHT times the mean of the words for the place of the thing's centre. The background is
-    named so, at the place of the patch. The words for places are coarse, so a learnt matrix adds what waves over the
-    image, and the size of the thing, say precisely. It starts at 0.
+    The vector of a patch that shows a thing is the mean of the embeddings of the tokens of its name, plus PLACE_WEIGHT
+    times the mean of the words for the place of the thing's centre. Half of a sign's name is the word on it. The
+    background is named so, at the place of the patch. The words for places are coarse, so a learnt matrix adds what
+    waves over the image, and the size of the thing, say precisely. It starts at 0.
 
     Args:
         embedding: The embeddings of the language model. They are not a part of this module.
@@ -50,6 +50,11 @@ class VisualWords(nn.Module):
         if text not in self.ids:
             self.ids[text] = torch.tensor(self.tokenizer(f" {text}", add_special_tokens=False)["input_ids"])
         return self.embeddings[0](self.ids[text]).float().mean(0)
+
+    def name(self, thing: Thing) -> Tensor:
+        """Return the vector of what a thing is, without its place. Half of a sign's is its word."""
+        name = self.embed(name_of(thing))
+        return (name + self.embed(thing.word)) / 2 if thing.kind == SIGN else name
 
     def places(self, outlines: Tensor) -> Tensor:
         """Return what is added for places and sizes, …×d.
@@ -90,9 +95,8 @@ class VisualWords(nn.Module):
         own = torch.stack(((cells % GRID + 0.5) / GRID, (cells // GRID + 0.5) / GRID, torch.zeros(len(cells))), 1)
         names, outlines = [], []
         for scene, shown in zip(scenes, owners, strict=True):
-            texts = [name_of(thing) + (f" {thing.word}" if thing.kind == SIGN else "") for thing in scene.things]
             # Owner −1 is the last entry of each table.
-            names.append(torch.stack([self.embed(text) for text in (*texts, BACKGROUND)])[shown])
+            names.append(torch.stack([*map(self.name, scene.things), self.embed(BACKGROUND)])[shown])
             things = [
                 (*(c / scene.side for c in thing.centre), max(thing.width, thing.height) / PATCH)
                 for thing in scene.things

@@ -1,7 +1,7 @@
-"""Windows of scenes, drawn while training runs: pixels and what every patch shows.
+"""Scenes and windows of scenes, drawn while training runs: pixels and what every patch shows.
 
-A window is WINDOW×WINDOW patches of a scene around one of its things. It costs a tenth of a whole scene, so the tower
-learns to recognise things on windows first.
+A window is WINDOW×WINDOW patches of a scene. A token of a window costs less than one of a scene, since it attends to
+fewer others.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eadp.pocket.things.atlas import kinds
-from eadp.pocket.things.captions import window_view
-from eadp.pocket.things.questions import View
 from eadp.pocket.things.render import GRID, PATCH, Drawing, render
 from eadp.pocket.things.scene import SIGN, WORDS, Scene, Split, make_scene
+from eadp.pocket.things.view import View
 
 WINDOW = 8
 """Patches along each side of a window."""
 
-WINDOWS_PER_SCENE = 4
 SIGN_LABEL = len(kinds())
 NOTHING = SIGN_LABEL + 1
 LABELS = NOTHING + 1
@@ -60,32 +58,15 @@ class Patches:
     views: tuple[View, ...]
 
 
-def draw_windows(split: Split, first: int, scenes: int) -> Patches:
-    """Draw the windows of scenes first, first + 1, …: `WINDOWS_PER_SCENE` of each, around different things."""
-    parts, views = [], []
-    for index in range(first, first + scenes):
-        scene = make_scene(split, index)
-        drawing = render(scene)
-        drawn = _describe(scene, drawing)
-        rng = np.random.default_rng((*scene.seed, 4))
-        order = rng.permutation(len(scene.things))
-        for turn in range(WINDOWS_PER_SCENE):
-            corner = _choose_corner(scene, int(order[turn % len(order)]), rng)
-            parts.append(_cut(drawn, drawing.pixels, *corner, WINDOW))
-            views.append(window_view(scene, drawing, *corner, WINDOW))
-    return _stack(parts, views)
-
-
 def draw_scenes(split: Split, first: int, scenes: int) -> Patches:
     """Draw the whole scenes first, first + 1, …"""
     made = [make_scene(split, index) for index in range(first, first + scenes)]
     drawings = [render(scene) for scene in made]
     parts = [
-        _cut(_describe(scene, drawing), drawing.pixels, 0, 0, GRID)
-        for scene, drawing in zip(made, drawings, strict=True)
+        cut(describe(scene, drawing), drawing.pixels, 0, 0, GRID) for scene, drawing in zip(made, drawings, strict=True)
     ]
     views = [View(scene, drawing.visible) for scene, drawing in zip(made, drawings, strict=True)]
-    return _stack(parts, views)
+    return stack(parts, views)
 
 
 def drop_background(batch: Patches, kept: int) -> tuple[Patches, Tensor]:
@@ -136,17 +117,7 @@ def _turn_hues(pixels: Tensor, angle: Tensor) -> Tensor:
     return brightness + torch.cat((turned_red, green, turned_blue), 1)
 
 
-def _choose_corner(scene: Scene, thing: int, rng: np.random.Generator) -> tuple[int, int]:
-    """Choose the upper left patch of a window that contains the centre of a thing, away from its edge."""
-    corner = []
-    for middle in reversed(scene.things[thing].centre):
-        patch = int(middle // PATCH)
-        low, high = patch - WINDOW + 3, patch - 2
-        corner.append(int(np.clip(rng.integers(low, high + 1), 0, GRID - WINDOW)))
-    return corner[0], corner[1]
-
-
-def _cut(drawn: tuple[NDArray, ...], pixels: NDArray, top: int, left: int, side: int) -> tuple[NDArray, ...]:
+def cut(drawn: tuple[NDArray, ...], pixels: NDArray, top: int, left: int, side: int) -> tuple[NDArray, ...]:
     """Cut side×side patches from a scene: its pixels, the positions of the patches, and what is known of each."""
     rows = slice(top * PATCH, (top + side) * PATCH)
     columns = slice(left * PATCH, (left + side) * PATCH)
@@ -155,7 +126,7 @@ def _cut(drawn: tuple[NDArray, ...], pixels: NDArray, top: int, left: int, side:
     return pixels[rows, columns], positions, *(values[positions] for values in drawn)
 
 
-def _stack(parts: list[tuple[NDArray, ...]], views: list[View]) -> Patches:
+def stack(parts: list[tuple[NDArray, ...]], views: list[View]) -> Patches:
     pixels, positions, labels, words, offsets, sizes, held_out, owners = (
         torch.from_numpy(np.stack(values)) for values in zip(*parts, strict=True)
     )
@@ -163,7 +134,7 @@ def _stack(parts: list[tuple[NDArray, ...]], views: list[View]) -> Patches:
     return Patches(pixels, positions, labels, words, offsets, sizes, held_out, owners, tuple(views))
 
 
-def _describe(scene: Scene, drawing: Drawing) -> tuple[NDArray, ...]:
+def describe(scene: Scene, drawing: Drawing) -> tuple[NDArray, ...]:
     """Look up, for every patch of a scene: label, word, way to the centre, size, whether it is held out, owner."""
     things, owners = scene.things, drawing.owners.astype(np.int64)
     # Owner −1 is the last entry of each table.

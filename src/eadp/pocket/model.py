@@ -106,7 +106,8 @@ def build_llava(vocabulary: int) -> LlavaForConditionalGeneration:
     # The model was trained with original positions: it infers where a patch is from its position in the sequence.
     config.eadp_positions = "keep"
     model = LlavaForConditionalGeneration(config)
-    make_last_layer_identity(model.model.vision_tower)
+    # LLaVA reads the layer before the last, so the last one is never trained.
+    make_identity(model.model.vision_tower.encoder.layers[-1])
     return model
 
 
@@ -122,10 +123,9 @@ def build_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
     )
 
 
-def make_last_layer_identity(tower: CLIPVisionModel) -> None:
-    """Make the last layer return its input. LLaVA reads the layer before it, so the last one is never trained."""
-    last = cast(Any, tower.encoder.layers[-1])
-    for linear in (last.self_attn.out_proj, last.mlp.fc2):
+def make_identity(layer: nn.Module) -> None:
+    """Make a layer of a tower return its input, by what it adds being 0."""
+    for linear in (cast(Any, layer).self_attn.out_proj, cast(Any, layer).mlp.fc2):
         nn.init.zeros_(linear.weight)
         nn.init.zeros_(linear.bias)
 

@@ -39,7 +39,7 @@ def test_the_assembled_model_gives_the_logits_of_the_training(chat, template):
     everything = torch.arange(GRID * GRID)[None]
     with torch.no_grad():
         visual = reader.projector(tower.encode(model.model.vision_tower, batch.pixels, batch.positions)[:, 1:])
-        states, _ = reader.packer.hidden_states(reader.model, visual, everything, text, layer=4)
+        (states,) = reader.packer.hidden_states(reader.model, visual, everything, text)
         trained = answer_logits(reader.model, states, text)[0]
         inputs = build_inputs(build_processor(tokenizer, template), [render(view.scene).image], [question.text])
         assembled = model(**inputs).logits[0, -1]

@@ -14,10 +14,11 @@ from eadp.pocket.things import wording
 from eadp.pocket.things.atlas import kinds
 from eadp.pocket.things.captions import make_caption, window_view
 from eadp.pocket.things.clips import EVENTS, LONGEST, SHORTEST, make_clip
-from eadp.pocket.things.questions import KINDS, View, make_question, name_of
+from eadp.pocket.things.questions import KINDS, make_question
 from eadp.pocket.things.render import render
 from eadp.pocket.things.samples import QUESTIONS_PER_SCENE, samples
 from eadp.pocket.things.scene import SIDE, SIGN, SMALL, WORDS, Scene, Thing, make_scene
+from eadp.pocket.things.view import View, name_of
 
 SCENES = 150
 NAMES = {kind.name for kind in kinds()} | {f"{colour} sign" for colour in ("red", "yellow", "green", "blue")}

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from eadp.pocket.things.questions import KINDS, View, make_question
+from eadp.pocket.things.questions import KINDS, make_question
 from eadp.pocket.things.render import GRID, PATCH, Drawing
 from eadp.pocket.things.scene import SIGN, Scene
+from eadp.pocket.things.view import View
 from eadp.pocket.things.wording import MASS, plural, with_article
 
 OPENINGS = (

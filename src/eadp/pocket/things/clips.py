@@ -9,8 +9,9 @@ import numpy as np
 
 from eadp.pocket.things import wording
 from eadp.pocket.things.atlas import STYLES, font_count, kinds
-from eadp.pocket.things.questions import fill, name_of, pick
+from eadp.pocket.things.questions import fill, pick
 from eadp.pocket.things.scene import SIDE, SIGN, SIGN_COLOURS, WORDS, Box, Scene, Split, Thing, make_scene
+from eadp.pocket.things.view import name_of
 
 SHORTEST, LONGEST = 8, 16
 STEP = 5

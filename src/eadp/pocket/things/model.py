@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import CLIPTextConfig, CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM
 
-from eadp.pocket.model import SPECIAL_IDS, ClipText, make_last_layer_identity
+from eadp.pocket.model import SPECIAL_IDS, ClipText, make_identity
 from eadp.pocket.things.render import PATCH
 from eadp.pocket.things.scene import SIDE
 
@@ -12,8 +12,8 @@ WIDTH = 160
 """Width of the tower, of the text encoder and of the space that text and image share."""
 
 HEADS = 5
-TOWER_LAYERS = 7
-"""Layers of the tower. LLaVA reads the output of the sixth, so the seventh is left as the identity."""
+TOWER_LAYERS = 9
+"""Layers of the tower. LLaVA reads the output of the last but one, so the last is left as the identity."""
 
 TEXT_LAYERS = 2
 LONGEST_TEXT = 77
@@ -40,7 +40,7 @@ def tower_config() -> CLIPVisionConfig:
 def build_tower() -> CLIPVisionModel:
     """Build an untrained vision tower."""
     tower = CLIPVisionModel(tower_config())
-    make_last_layer_identity(tower)
+    make_identity(tower.encoder.layers[-1])
     return tower
 
 

@@ -8,23 +8,17 @@ from functools import cache
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eadp.pocket.things import wording
 from eadp.pocket.things.atlas import kinds
-from eadp.pocket.things.scene import SIDE, SIGN, SMALL, Box, Scene, Thing
-
-ASKED = 0.5
-"""A thing is asked about, or is an answer, only if at least this share of it is visible."""
-
-NOTICED = 0.1
-"""A thing of which less than this share is visible counts as absent from the image for every question but existence."""
-
-MARGIN = 12
-"""Pixels by which a thing must be further left, nearer, … than any other, for a question whose answer depends on it."""
+from eadp.pocket.things.scene import SIDE, SIGN, SMALL, Box, Scene
+from eadp.pocket.things.view import MARGIN, View, best
 
 BESIDE = 60
 """Largest distance in pixels between the centres of a thing and what is next to it."""
+
+WRAPPED = 0.4
+"""Share of the questions that are wrapped in an instruction."""
 
 MOST_COUNTED = 6
 NEAR_COLOURS = 12
@@ -54,49 +48,18 @@ class Question:
         return tuple(scene.box(index) for index in self.about)
 
 
-class View:
-    """What can be asked about a scene.
-
-    Args:
-        scene: The scene.
-        visible: Per thing, the share that is visible.
-    """
-
-    def __init__(self, scene: Scene, visible: Sequence[float] | NDArray[np.float64]) -> None:
-        self.scene, self.side = scene, scene.side
-        self.things = scene.things
-        self.noticed = [i for i, share in enumerate(visible) if share >= NOTICED]
-        self.clear = [i for i, share in enumerate(visible) if share >= ASKED]
-        self.names = [name_of(thing) for thing in scene.things]
-        self.unique = [i for i in self.clear if self.names.count(self.names[i]) == 1]
-        self.centres = np.array([thing.centre for thing in scene.things]).reshape(-1, 2)
-
-    def all_clear(self, indices: Sequence[int]) -> bool:
-        """Whether all of these things are visible enough to be asked about."""
-        return all(index in self.clear for index in indices)
-
-    def furthest(self, indices: Sequence[int], place: str) -> int | None:
-        """Return the thing that is furthest to a side, if it is so by `MARGIN`."""
-        axis = 0 if place in ("left", "right") else 1
-        sign = 1 if place in ("right", "bottom") else -1
-        return _best([(sign * self.centres[i, axis], i) for i in indices])
-
-    def distance(self, one: int, two: int) -> float:
-        """Return the distance in pixels between the centres of two things."""
-        return float(np.hypot(*(self.centres[one] - self.centres[two])))
-
-
 QuestionMaker = Callable[[View, np.random.Generator], "Question | None"]
 T = TypeVar("T")
 
 
-def name_of(thing: Thing) -> str:
-    """Return how a question names a thing: "duck", "red sign"."""
-    return f"{thing.colour} {thing.name}" if thing.kind == SIGN else thing.name
-
-
-def make_question(view: View, rng: np.random.Generator, kind: str) -> Question | None:
+def make_question(view: View, rng: np.random.Generator, kind: str, wrapped: float = WRAPPED) -> Question | None:
     """Make a question of one kind; None if the scene does not allow the question that was drawn.
+
+    Args:
+        view: What can be asked about the scene.
+        rng: The source of all choices.
+        kind: The kind, one of `KINDS`.
+        wrapped: The share of questions that are wrapped in an instruction.
 
     Raises:
         ValueError: If there is no such kind.
@@ -104,7 +67,7 @@ def make_question(view: View, rng: np.random.Generator, kind: str) -> Question |
     if kind not in QUESTION_MAKERS:
         raise ValueError(f"unknown kind of question {kind!r}; there are {', '.join(KINDS)}")
     question = QUESTION_MAKERS[kind](view, rng)
-    return None if question is None else _add_instructions(question, rng)
+    return None if question is None else _add_instructions(question, rng, wrapped)
 
 
 def make_questions(view: View, rng: np.random.Generator, count: int) -> list[Question]:
@@ -136,7 +99,7 @@ def _small(view: View, rng: np.random.Generator) -> Question | None:
     if turn < 0.8:
         return _ask_absent(view, rng, "small", small)
     sizes = [(-view.things[i].size, i) for i in view.noticed if view.things[i].kind != SIGN]
-    smallest = _best(sizes, margin=4)
+    smallest = best(sizes, margin=4)
     if smallest not in view.clear or view.things[smallest].size >= SMALL:
         return None
     return Question("small", pick(rng, wording.SMALLEST), view.names[smallest], (smallest,))
@@ -230,7 +193,7 @@ def _nearest(view: View, rng: np.random.Generator) -> Question | None:
     if not view.unique:
         return None
     anchor = pick(rng, view.unique)
-    found = _best([(-view.distance(anchor, i), i) for i in view.noticed if i != anchor])
+    found = best([(-view.distance(anchor, i), i) for i in view.noticed if i != anchor])
     if found not in view.clear or view.distance(anchor, found) > BESIDE * view.side / SIDE:
         return None
     text = fill(rng, wording.NEAREST, the=f"the {view.names[anchor]}")
@@ -249,7 +212,7 @@ def _direction(view: View, rng: np.random.Generator) -> Question | None:
         away = view.centres[index] - view.centres[anchor]
         if index != anchor and sign * away[axis] > abs(away[1 - axis]):
             candidates.append((-view.distance(anchor, index), index))
-    found = _best(candidates)
+    found = best(candidates)
     if found not in view.clear:
         return None
     text = fill(rng, wording.DIRECTION, the=f"the {view.names[anchor]}", where=wording.DIRECTIONS[where])
@@ -363,14 +326,6 @@ QUESTION_MAKERS: dict[str, QuestionMaker] = {
 KINDS = tuple(QUESTION_MAKERS)
 
 
-def _best(scored: Sequence[tuple[float, int]], margin: float = MARGIN) -> int | None:
-    """Return the index with the highest score, if it is higher than all others by a margin."""
-    ranked = sorted(scored, reverse=True)
-    if not ranked or (len(ranked) > 1 and ranked[0][0] - ranked[1][0] < margin):
-        return None
-    return ranked[0][1]
-
-
 def _groups_shown(view: View) -> list[str]:
     """Return the groups of which the scene shows a member."""
     shown = {view.things[i].category for i in view.noticed}
@@ -401,11 +356,11 @@ def fill(rng: np.random.Generator, templates: Sequence[str], **slots: str) -> st
     return text[0].upper() + text[1:]
 
 
-def _add_instructions(question: Question, rng: np.random.Generator) -> Question:
-    """Add an instruction before, after, or around two of five questions, as people do."""
+def _add_instructions(question: Question, rng: np.random.Generator, wrapped: float) -> Question:
+    """Add an instruction before, after, or around a share of the questions, as people do."""
     turn = rng.random()
-    if turn > 0.4:
+    if turn > wrapped:
         return question
-    before = f"{pick(rng, wording.BEFORE)} " if turn < 0.25 else ""
-    after = f" {pick(rng, wording.AFTER)}" if turn > 0.15 else ""
+    before = f"{pick(rng, wording.BEFORE)} " if turn < 0.625 * wrapped else ""
+    after = f" {pick(rng, wording.AFTER)}" if turn > 0.375 * wrapped else ""
     return replace(question, text=before + question.text + after, dense=True)

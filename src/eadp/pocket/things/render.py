@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from eadp.pocket.things.scene import LARGE_SIDE, SIDE, Scene, sprite
+from eadp.pocket.things.scene import LARGE_SIDE, SIDE, Scene, Thing, sprite
 
 PATCH = 8
 GRID = SIDE // PATCH
@@ -63,8 +64,13 @@ class Drawing:
         return np.where(counts.max(1) >= OWNED_SHARE, counts.argmax(1), -1).astype(np.int8)
 
 
-def render(scene: Scene) -> Drawing:
-    """Render a scene."""
+def render(scene: Scene, paint: Callable[[Thing], NDArray[np.uint8]] = sprite) -> Drawing:
+    """Render a scene.
+
+    Args:
+        scene: The scene.
+        paint: Draws a thing: h×w×4, RGB with premultiplied alpha.
+    """
     rng = np.random.default_rng((*scene.seed, 1))
     side = scene.side
     canvas = _GROUNDS[scene.ground](rng, side).astype(np.uint16)
@@ -72,7 +78,7 @@ def render(scene: Scene) -> Drawing:
     shown = np.full((side, side), -1, np.int8)
     areas = np.zeros(len(scene.things), np.int64)
     for number, thing in enumerate(scene.things):
-        pixels = sprite(thing)
+        pixels = paint(thing)
         top, left = max(thing.y, 0), max(thing.x, 0)
         pixels = pixels[top - thing.y : max(side - thing.y, 0), left - thing.x : max(side - thing.x, 0)]
         if not pixels.size:

@@ -8,9 +8,10 @@ from itertools import count
 import numpy as np
 
 from eadp.pocket.samples import Sample
-from eadp.pocket.things.questions import KINDS, View, make_question
+from eadp.pocket.things.questions import KINDS, make_question
 from eadp.pocket.things.render import render
 from eadp.pocket.things.scene import Split, make_scene
+from eadp.pocket.things.view import View
 
 QUESTIONS_PER_SCENE = 3
 
