@@ -16,7 +16,7 @@ from transformers import (
     LlavaNextProcessor,
 )
 
-from eadp.pocket.names import THINGS
+from eadp.pocket.names import SMOL
 from eadp.pocket.things import samples
 from eadp.pocket.things.clips import make_clip
 from eadp.pocket.things.questions import make_question
@@ -143,7 +143,7 @@ def format_section(item: GalleryItem, comparison: Comparison) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    comparer = MethodComparer.from_name(THINGS)
+    comparer = MethodComparer.from_name(SMOL)
     comparer.notes = ()
     comparers = {False: comparer, True: with_crops(comparer)}
     text = HEAD.format(keep=KEEP)

@@ -142,6 +142,13 @@ def test_released_word_count_is_rounded_down(words, q, kept):
     assert got.kept[lowest].all()
 
 
+@pytest.mark.parametrize(("difference", "kept"), [(0.0, 2), (3e-6, 2), (-3e-6, 2), (1e-3, 1)])
+@pytest.mark.parametrize("level", [0.2, 2e-4, -0.2])
+def test_words_tie_if_only_rounding_tells_their_dispersions_apart(level, difference, kept):
+    dispersion = torch.tensor([[0.9, level, level + abs(level) * difference, 0.3]])
+    assert int(word_weights.filter_words(dispersion, 0.25).sum()) == kept
+
+
 def test_equal_words_do_not_raise_the_released_word_count():
     visual, words, pooled = texts(2)
     twins = torch.cat([words[:1]] * 10)

@@ -36,5 +36,5 @@ def test_what_only_the_training_needs_stays_behind(results, tmp_path):
 
 
 def test_a_stage_that_is_not_trained_yet_is_named(results, tmp_path):
-    with pytest.raises(FileNotFoundError, match="things-tune"):
-        export("things", results, tmp_path / "package")
+    with pytest.raises(FileNotFoundError, match="pocket-tune"):
+        export("pocket", results, tmp_path / "package")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from eadp.pocket.names import SMOL, THINGS
+from eadp.pocket.names import POCKET, SMOL
 from eadp.pocket.things import parts
 from training.things import results
 from training.things.recipe import MODELS
@@ -16,7 +16,7 @@ from training.things.recipe import MODELS
 SHARED_MODULES = ("tower", "clip")
 """What the models need of the vision stage. Its heads and temperatures serve the training alone."""
 
-OWN_MODULES = {SMOL: ("lora", "projector"), THINGS: ("language", "projector")}
+OWN_MODULES = {SMOL: ("lora", "projector"), POCKET: ("language", "projector")}
 """What each model needs of its last stage."""
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from eadp.pocket import smol
-from eadp.pocket.names import SMOL, THINGS
+from eadp.pocket.names import POCKET, SMOL
 from eadp.pocket.photo import load_tower
 from eadp.pocket.things.model import build_clip_text, build_language_model, build_tower
 from eadp.pocket.things.questions import KINDS, Question
@@ -35,7 +35,7 @@ from training.things.windows import Patches, augment, draw_scenes, drop_backgrou
 STAGES = ("vision", "read", "project", "tune")
 """The result of `vision` is a part of both models; each model has its own results of the other stages."""
 
-MODELS = (SMOL, THINGS)
+MODELS = (SMOL, POCKET)
 """The models by their language models: SmolLM2 with a LoRA, and a small Llama that is trained from nothing."""
 
 VISION_STEPS = 14_000
@@ -117,7 +117,7 @@ SETTINGS = {
         tune_lr=2e-4,
         tune_kept=(32, 64, 64, 96, 160, 288),
     ),
-    THINGS: AnswerSettings(
+    POCKET: AnswerSettings(
         read_steps=4_200,
         tune_steps=2_400,
         scenes=16,
@@ -185,7 +185,7 @@ class Recipe:
     def reader(self) -> Reader:
         """The language model and what is trained around it, with the same initial weights in every worker."""
         torch.manual_seed(1)
-        if self.model == THINGS:
+        if self.model == POCKET:
             own = build_language_model(len(self.tokenizer))
             if self.half:
                 attend_in_single_precision(own)
@@ -200,7 +200,7 @@ class Recipe:
     def answering(self) -> dict[str, nn.Module]:
         """What of the language model is trained: a LoRA of SmolLM2, or the whole small Llama; and the pointing head."""
         reader = self.reader
-        if self.model == THINGS:
+        if self.model == POCKET:
             return {"language": reader.model, "pointing": reader.pointing}
         torch.manual_seed(2)
         lora = Lora(reader.model)
@@ -324,7 +324,7 @@ class Recipe:
 
     def _mixed_precision(self) -> torch.autocast:
         """Compute in bfloat16 if that was asked for. SmolLM2 is frozen, so it is kept in bfloat16 as a whole."""
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.half and self.model == THINGS)
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.half and self.model == POCKET)
 
     def _draw_scenes(self, number: int, scenes: int) -> Patches:
         turn = number * distributed.size() + distributed.rank()

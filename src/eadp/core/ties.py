@@ -20,6 +20,10 @@ ROUNDING_NOISE = 2.0**-20
 TIE_MARGIN = 2.0**-18
 """Gains tie with the best if they are smaller by at most this share of it. A difference of 1e-5 still decides."""
 
+WORD_TIE_MARGIN = 2.0**-14
+"""Words tie with the last one that the filter keeps if their dispersion is higher by at most this share. A word that a
+question has twice has two dispersions that differ by rounding: errors of cosines, divided by the temperature."""
+
 
 def find_ties(gains: Tensor, best_gain: Tensor, rounding: Tensor | float, is_copy: Tensor) -> Tensor:
     """Find the gains that tie with the best gain.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eadp.core import checks
 from eadp.core.block_layout import BlockLayout
+from eadp.core.ties import WORD_TIE_MARGIN
 
 RELEASE_EPSILON = 1e-6
 """Added by EADP's release to denominators in the ablated aggregations."""
@@ -158,8 +159,9 @@ def filter_words(dispersion: Tensor, q: float, word_count: str = "quantile") -> 
     Args:
         dispersion: B×M.
         q: Share of words to keep, in (0, 1].
-        word_count: `quantile` keeps the ⌈q·M⌉ lowest and all that tie with the last of them, as in the paper. `floor`
-            keeps exactly max(1, ⌊q·M⌋), the first of equal ones, as in the release.
+        word_count: `quantile` keeps the ⌈q·M⌉ lowest and all that tie with the last of them, as in the paper; a word
+            ties if it is higher by at most `WORD_TIE_MARGIN`. `floor` keeps exactly max(1, ⌊q·M⌋), the first of equal
+            ones, as in the release.
 
     Returns:
         B×M, true for words that are kept.
@@ -168,7 +170,8 @@ def filter_words(dispersion: Tensor, q: float, word_count: str = "quantile") -> 
     if word_count == "floor":
         lowest = dispersion.sort(dim=1, stable=True).indices[:, :keep]
         return torch.zeros_like(dispersion, dtype=torch.bool).scatter_(1, lowest, True)
-    return dispersion <= dispersion.kthvalue(keep, dim=1, keepdim=True).values
+    last = dispersion.kthvalue(keep, dim=1, keepdim=True).values
+    return dispersion <= last + WORD_TIE_MARGIN * last.abs()
 
 
 # ── Aggregation: the weight of each kept word ─────────────────────────────────────────────────────────────────────────

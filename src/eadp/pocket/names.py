@@ -1,12 +1,9 @@
 """The names of the models that run offline, as `eadp.load_pocket` and every `--model` take them."""
 
 POCKET = "pocket"
-"""The smallest model, for scenes of coloured shapes. Its weights ship with this package."""
-
-THINGS = "things"
-"""A small model for scenes of everyday things. Its weights ship with this package, too."""
+"""The model whose weights ship with this package."""
 
 SMOL = "smol"
-"""The larger model for scenes of everyday things, with SmolLM2 as its language model."""
+"""The larger model, with SmolLM2 as its language model."""
 
-OFFLINE = (POCKET, THINGS, SMOL)
+OFFLINE = (POCKET, SMOL)

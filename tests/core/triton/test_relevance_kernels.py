@@ -108,6 +108,13 @@ def test_words_that_are_equal_tie_exactly():
         assert found.kept.sum(0).tolist() == [kept, kept]
 
 
+def test_words_that_rounding_alone_tells_apart_tie():
+    visual, (text,), pooled, blocks = make_inputs(6, [20, 13], [8])
+    text[4:] = text[:4] * (1 + 2.0**-22 * torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(0)))
+    found = compare((visual, [text], pooled, blocks), q=0.4)
+    assert found.kept.sum(0).tolist() == [4, 4]
+
+
 def test_the_temperatures_of_the_paper():
     """Where a softmax magnifies rounding by 1/τ and 1/γ, twice."""
     visual, text, pooled, blocks = make_inputs(7, [30, 20], [6])

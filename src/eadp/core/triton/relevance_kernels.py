@@ -10,6 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from eadp.core import ties
+
+WORD_TIE_MARGIN = tl.constexpr(ties.WORD_TIE_MARGIN)
+
 
 @triton.jit
 def word_cosines(
@@ -107,13 +111,15 @@ def word_entropies(
 
 @triton.jit
 def _keep_words(dispersion, entropies, i, row, count, keep, block, blocks, by_floor: tl.constexpr):
-    """Find the words of lowest entropy (Eq. 6): fewer than `keep` words have less, or come before where they tie."""
+    """Find the words of lowest entropy (Eq. 6): fewer than `keep` words have clearly less (by more than the margin of
+    ties), or, by floor, have less or come before where they tie."""
     before = tl.zeros(i.shape, tl.int32)
     for k in range(0, count):
         other = tl.load(entropies + (row + k) * blocks + block)
-        before += (other < dispersion).to(tl.int32)
         if by_floor:
-            before += ((other == dispersion) & (k < i)).to(tl.int32)
+            before += ((other < dispersion) | ((other == dispersion) & (k < i))).to(tl.int32)
+        else:
+            before += (other + WORD_TIE_MARGIN * tl.abs(other) < dispersion).to(tl.int32)
     return (i < count) & (before < keep)
 
 
