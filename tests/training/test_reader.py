@@ -27,6 +27,7 @@ from training.things.photographs import Photographer
 from training.things.reader import EASY, MEASURED_PER_SCENE, Reader, draw_questions
 from training.things.text import world_tokenizer
 from training.things.tower import Tally
+from training.things.whitening import Whitening
 from training.things.windows import draw_scenes
 
 
@@ -161,7 +162,7 @@ def test_visual_words_are_the_names_of_things_and_the_words_of_places(reader, ba
             row, number, thing = chosen[0]
             patch = int((batch.owners[row] == number).nonzero()[0])
             outline = torch.tensor([*(c / scenes[row].side for c in thing.centre), max(thing.width, thing.height) / 8])
-            name = embed(f"{thing.colour} sign") / 2 + embed(thing.word) / 2 if kinds == "signs" else embed(thing.name)
+            name = embed(f"{thing.colour} sign {thing.word}" if kinds == "signs" else thing.name)
             torch.testing.assert_close(targets[row, patch] - places(outline), name)
         corner, side = reader.words.places(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.5, 0.0]]))
         torch.testing.assert_close(corner, 0.35 * (reader.words.embed("left") + reader.words.embed("top")))
@@ -246,6 +247,19 @@ def test_pointing_can_be_learnt(reader, batch, loss, kinds):
         losses[-1].backward()
         optimizer.step()
     assert losses[-1] < 0.3 * losses[0]
+
+
+def test_a_folded_projector_takes_features_as_they_are(reader):
+    torch.manual_seed(0)
+    features = torch.randn(500, 160) * torch.logspace(-2, 1, 160) @ torch.randn(160, 160) + 5
+    whitening = Whitening(features)
+    white = whitening(features)
+    assert white.mean(0).abs().max() < 1e-2
+    assert torch.cov(white.T).diagonal().max() < 1.1
+    with torch.no_grad():
+        before = reader.projector(white)
+        whitening.fold_into(reader.projector)
+        torch.testing.assert_close(reader.projector(features), before, atol=1e-2, rtol=1e-2)
 
 
 def test_the_projector_can_learn_visual_words(reader, batch):

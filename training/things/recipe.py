@@ -30,6 +30,7 @@ from training.things.packing import CHAT_ML, VICUNA
 from training.things.photographs import Photographer, Photographs
 from training.things.reader import EASY, Reader, draw_questions
 from training.things.text import encode_captions, world_tokenizer, write_captions
+from training.things.whitening import Whitening
 from training.things.windows import Patches, augment, draw_scenes, drop_background
 
 STAGES = ("vision", "read", "project", "tune")
@@ -65,7 +66,7 @@ READ_KEPT = 48
 PHOTOGRAPHS_EVERY = 4
 """Every fourth batch of smol's read stage is imaginary photographs, so that the model for photographs can share it."""
 
-PROJECT_STEPS, PROJECT_BATCH = 400, 16
+PROJECT_STEPS, PROJECT_BATCH, WHITENED_SCENES = 400, 16, 32
 ANSWER_VALIDATION_SCENES = 4
 
 CHECKPOINT_EVERY, MEASURE_EVERY = 50, 400
@@ -270,12 +271,14 @@ class Recipe:
         """Train the projector alone, to turn the tower's output into visual words."""
         modules = {"projector": self.reader.projector}
         stage = Stage(f"{self.model}-project", self.out, modules, self.steps or PROJECT_STEPS, lr=2e-3)
+        whitening = Whitening(self._features(draw_scenes("train", 0, WHITENED_SCENES)).flatten(0, 1))
 
         def step(number: int) -> dict[str, Tensor]:
             batch = self._draw_scenes(number, PROJECT_BATCH // distributed.size())
-            return {"projection": self.reader.projection_loss(self._features(batch), batch)}
+            return {"projection": self.reader.projection_loss(whitening(self._features(batch)), batch)}
 
         self._train(stage, step, None, train)
+        whitening.fold_into(self.reader.projector)
 
     def tune(self, train: bool) -> None:
         """Train projector and language model together on what the tower sees, with most visual tokens dropped."""

@@ -28,9 +28,9 @@ NOISE = 0.15
 class VisualWords(nn.Module):
     """Makes visual words from a scene and the things that its patches show.
 
-    The vector of a patch that shows a thing is the mean of the embeddings of the tokens of its name, plus PLACE_WEIGHT
-    times the mean of the words for the place of the thing's centre. Half of a sign's name is the word on it. The
-    background is named so, at the place of the patch. The words for places are coarse, so a learnt matrix adds what
+    The vector of a patch that shows a thing is the mean of the embeddings of the tokens of its name ("red sign STOP"
+    for a sign), plus PLACE_WEIGHT times the mean of the words for the place of the thing's centre. The background is
+    named so, at the place of the patch. The words for places are coarse, so a learnt matrix adds what
     waves over the image, and the size of the thing, say precisely. It starts at 0.
 
     Args:
@@ -52,9 +52,8 @@ class VisualWords(nn.Module):
         return self.embeddings[0](self.ids[text]).float().mean(0)
 
     def name(self, thing: Thing) -> Tensor:
-        """Return the vector of what a thing is, without its place. Half of a sign's is its word."""
-        name = self.embed(name_of(thing))
-        return (name + self.embed(thing.word)) / 2 if thing.kind == SIGN else name
+        """Return the vector of what a thing is, without its place."""
+        return self.embed(name_of(thing) + (f" {thing.word}" if thing.kind == SIGN else ""))
 
     def places(self, outlines: Tensor) -> Tensor:
         """Return what is added for places and sizes, …×d.
