@@ -4,7 +4,7 @@
     python benchmarks/claims.py --samples 60      # a quick check
     python benchmarks/claims.py --split validation
 
-The tower and the text encoder are those of smol, for the world of things. Its language model answers nothing here.
+The model is `things`. Its language model answers nothing here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.progress import track
 
 from eadp.evaluate.claims import CLAIMS, Asked, Claim, Comparison, ask, compare, entropies, measure
 from eadp.loading import load_model
-from eadp.pocket.names import SMOL
+from eadp.pocket.names import THINGS
 from eadp.pocket.things import Split, samples
 from eadp.utils.tables import format_markdown
 
@@ -31,7 +31,7 @@ GROUPS = {"all": (False, True), "short": (False,), "dense": (True,)}
 def main(samples_: int = typer.Option(1500, "--samples"), split: str = "test") -> None:
     """Measure, print, and write benchmarks/results/claims.json and docs/claims.md."""
     common.use_one_thread()
-    model, processor = load_model(SMOL)
+    model, processor = load_model(THINGS)
     results = Results()
     drawn = samples(as_split(split), samples_)
     for asked in ask(model, processor, track(drawn, "questions", total=samples_)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image
 from rich.progress import track
@@ -15,26 +16,33 @@ from transformers import (
     LlavaNextProcessor,
 )
 
-from eadp.pocket.samples import samples
-from eadp.pocket.world import make_clip, render_image
+from eadp.pocket.names import THINGS
+from eadp.pocket.things import samples
+from eadp.pocket.things.clips import make_clip
+from eadp.pocket.things.questions import make_question
+from eadp.pocket.things.render import render
+from eadp.pocket.things.scene import LARGE_SIDE, make_scene
+from eadp.pocket.things.view import View
 from eadp.view.comparer import MethodComparer
 from eadp.view.comparison import Comparison
 from eadp.view.figure import coverages, draw_figure
-from eadp.view.photos import list_photos
 
 DOCS = Path("docs")
-KEEP = 32
+KEEP = 64
 METHODS = ("eadp", "cdpruner", "topk")
 SCENES = (7, 6, 1, 5)
-"""Indices of the pocket benchmark's test questions that are shown. The model gets one of them wrong."""
+"""Indices of the test questions that are shown."""
+
+LARGE_SCENE, CLIP, CLIP_FRAMES = 0, 0, 8
+"""The numbers of the test scene that is read as crops, and of the clip, with its frames."""
 
 HEAD = """# Gallery
 
-`make gallery` draws these figures. The model is the pocket model, a toy that ships with the package, and it keeps
-{keep} of its 256 visual tokens. Each figure shows the words of the question with their entropies (words that are struck
-through are not used), then the image, then one column per method: its relevance map on top, and the tokens it kept
-below. Coverage is computed in the same way for every method: facility location with EADP's weights. `eadp show` draws
-the same figure for your images and models; `eadp report` and `eadp view` make it interactive
+`make gallery` draws these figures. The model is [things](pocket.md#smol-and-the-world-of-things), a toy that ships with
+the package, and it keeps {keep} of its 576 visual tokens. Each figure shows the words of the question with their
+entropies (words that are struck through are not used), then the image, then one column per method: its relevance map on
+top, and the tokens it kept below. Coverage is computed in the same way for every method: facility location with EADP's
+weights. `eadp show` draws the same figure for your images and models; `eadp report` and `eadp view` make it interactive
 ([Visualize](visualize.md)).
 """
 
@@ -96,41 +104,30 @@ def with_crops(comparer: MethodComparer) -> MethodComparer:
     return MethodComparer(next_model, next_processor, comparer.guide)
 
 
-def mosaic(images: list[Image.Image]) -> Image.Image:
-    """Join four scenes into one image."""
-    side = images[0].width
-    whole = Image.new("RGB", (2 * side, 2 * side))
-    for number, image in enumerate(images):
-        whole.paste(image, (number % 2 * side, number // 2 * side))
-    return whole
-
-
 def collect_items() -> list[GalleryItem]:
-    """Collect the sections: scenes, crops, a clip, photographs."""
+    """Collect the sections: scenes, crops, a clip."""
     found = []
     questions = list(samples("test", max(SCENES) + 1))
     for number, sample in enumerate((questions[each] for each in SCENES), start=1):
-        text = f"A scene of the pocket world. The right answer: {sample.answer}."
+        text = f"The right answer: {sample.answer}."
         found.append(GalleryItem(f"scene-{number}", f"Scene {number}", text, [sample.image], sample.question))
+    scene = make_scene("test", LARGE_SCENE, LARGE_SIDE)
+    drawing = render(scene)
+    asked = make_question(View(scene, drawing.visible), np.random.default_rng(0), "reading", wrapped=0.0)
+    if asked is None:
+        raise ValueError(f"large scene {LARGE_SCENE} has no sign to read")
     text = (
-        "A LLaVA-NeXT with the pocket model's weights sees four scenes at once: the whole image, and one crop per "
-        "scene. It was never trained on crops, so ignore its answer; the maps are meaningful."
+        "A LLaVA-NeXT with the same weights sees a scene twice as large: the whole image, and four crops. It was never "
+        f"trained on crops, so ignore its answer (the right one is: {asked.answer}); the maps are meaningful."
     )
-    four = mosaic([questions[number].image for number in (6, 4, 0, 2)])
-    found.append(GalleryItem("crops", "Crops", text, [four], "Read the blue sign.", 5 * KEEP, crops=True))
-    moving = make_clip("test", 0, frames=6)
-    frames = [render_image(frame) for frame in moving.frames]
+    found.append(GalleryItem("crops", "Crops", text, [drawing.image], asked.text, 5 * KEEP, crops=True))
+    moving = make_clip("test", CLIP, CLIP_FRAMES)
+    frames = [render(frame).image for frame in moving.frames]
     text = (
-        "Six frames share one budget by importance. The model was trained on single images, so ignore its answer to a "
-        f"clip (the right one is: {moving.answer}); the maps and quotas are meaningful."
+        f"{CLIP_FRAMES} frames share one budget by importance. The model was trained on single images, so ignore its "
+        f"answer to a clip (the right one is: {moving.answer}); the maps and quotas are meaningful."
     )
-    found.append(GalleryItem("clip", "A clip", text, frames, moving.question, 6 * KEEP))
-    for photo in list_photos():
-        text = (
-            f"The centre of `skimage.data.{photo.name}` ({photo.licence}), as the model's processor crops it. The "
-            "pocket model was not trained on photographs: trust neither its answer nor its map here."
-        )
-        found.append(GalleryItem(f"photo-{photo.name}", f"Photo: {photo.name}", text, [photo.image], photo.question))
+    found.append(GalleryItem("clip", "A clip", text, frames, moving.question, CLIP_FRAMES * KEEP))
     return found
 
 
@@ -146,7 +143,7 @@ def format_section(item: GalleryItem, comparison: Comparison) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    comparer = MethodComparer.from_name("pocket")
+    comparer = MethodComparer.from_name(THINGS)
     comparer.notes = ()
     comparers = {False: comparer, True: with_crops(comparer)}
     text = HEAD.format(keep=KEEP)

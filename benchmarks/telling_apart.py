@@ -1,7 +1,8 @@
 """Measure which methods the world of things can tell apart: the same questions with 64, 32 and 16 of 576 tokens.
 
-    python benchmarks/telling_apart.py                    # 3,000 questions about smol: many hours, can be interrupted
+    python benchmarks/telling_apart.py                    # 3,000 questions, some hours on one core
     python benchmarks/telling_apart.py --samples 300      # a first look
+    python benchmarks/telling_apart.py --model smol
 
 All pairs of methods are compared on the same questions, by random signs of the differences of whole scenes, with
 Holm's correction for the number of pairs. Every answer is kept in out/telling-apart, so that a run can be continued.
@@ -22,7 +23,7 @@ from eadp.evaluate.journal import Journal
 from eadp.evaluate.pairwise import Pairwise, compare_all
 from eadp.evaluate.pocket_benchmark import PocketReport
 from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec
-from eadp.pocket.names import SMOL
+from eadp.pocket.names import THINGS
 from eadp.pocket.worlds import samples_for
 from eadp.utils.tables import format_markdown
 
@@ -34,7 +35,7 @@ METHODS = (
 PAGE = common.ROOT / "docs" / "guides" / "pocket.md"
 
 
-def main(samples: int = 3000, model: str = SMOL, methods: str = ",".join(METHODS)) -> None:
+def main(samples: int = 3000, model: str = THINGS, methods: str = ",".join(METHODS)) -> None:
     """Measure, print, and write benchmarks/results/telling_apart.json and the table in docs/guides/pocket.md."""
     common.use_one_thread()
     names = methods.split(",")

@@ -13,7 +13,7 @@ from rich.table import Table
 from eadp.core import Relevance, Selection
 from eadp.models.prompt import build_inputs
 from eadp.pocket import guide, load
-from eadp.pocket.names import POCKET, SMOL
+from eadp.pocket.names import POCKET, SMOL, THINGS
 from eadp.pocket.samples import Sample
 from eadp.pocket.worlds import samples_for
 from eadp.runtime import attach
@@ -31,10 +31,13 @@ GAP, CAPTION = 12, 26
 
 INTRODUCTIONS = {
     POCKET: "The pocket model: a small LLaVA that ships with the package and knows a toy world of drawn scenes.",
+    THINGS: "The model things: a small LLaVA that ships with the package and knows scenes of everyday things.",
     SMOL: "The model smol: SmolLM2-135M-Instruct with a small vision tower that knows scenes of everyday things.",
 }
 REMARKS = {
     POCKET: "The pocket model is so small that there is little to save; pruning pays off on larger models: try "
+    "`eadp demo --model smol`.",
+    THINGS: "This model is small, so there is little to save; pruning pays off on larger ones: try "
     "`eadp demo --model smol`.",
     SMOL: "smol is a toy, and its answers are often wrong, with all tokens as well; the times are those of a real "
     "language model of 135 million parameters.",
@@ -49,7 +52,7 @@ def run(keep: float, questions: int, out: Path, name: str = POCKET) -> None:
         keep: Share of the visual tokens that stay.
         questions: Number of questions.
         out: The image file to write.
-        name: The model: `pocket` or `smol`.
+        name: The model: `pocket`, `things` or `smol`.
 
     Raises:
         FileNotFoundError: If the weights of SmolLM2 are not installed.

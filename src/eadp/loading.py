@@ -21,8 +21,8 @@ def load_model(
     Weights are read from safetensors files only, and no code of a checkpoint is run.
 
     Args:
-        name: `pocket`, `smol`, the folder of a checkpoint, its name on the hub, or `random:` and the name of an
-            architecture (`random:llava-1.5-7b`; see `eadp.architectures.configs.ARCHITECTURES`), which gets random
+        name: `pocket`, `things`, `smol`, the folder of a checkpoint, its name on the hub, or `random:` and the name of
+            an architecture (`random:llava-1.5-7b`; see `eadp.architectures.configs.ARCHITECTURES`), which gets random
             weights.
         dtype: The type of the weights; "auto" for the checkpoint's own.
         device: "cpu", "cuda" or "cuda:1"; by default a GPU if there is one.

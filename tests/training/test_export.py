@@ -17,10 +17,17 @@ def results(tmp_path):
     world_tokenizer().save_pretrained(folder / "tokenizer")
     names = {
         "vision": ("tower.weight", "clip.weight", "heads.weight", "temperatures.late"),
-        "smol-tune": ("lora.down.a", "lora.up.a", "projector.bias", "pointing.weight"),
+        "smol-tune": ("lora.down.a", "lora.up.a", "pointing.weight"),
     }
-    for stage, keys in names.items():
-        save_file({key: torch.full((2,), 1.5) for key in keys}, folder / f"{stage}.safetensors")
+    weights = {stage: {key: torch.full((2,), 1.5) for key in keys} for stage, keys in names.items()}
+    weights["smol-tune"] |= {
+        "projector.mean": torch.tensor([1.0, 0.0]),
+        "projector.matrix": 2 * torch.eye(2),
+        "projector.projector.linear_1.weight": torch.tensor([[1.0, 3.0]]),
+        "projector.projector.linear_1.bias": torch.tensor([7.0]),
+    }
+    for stage, tensors in weights.items():
+        save_file(tensors, folder / f"{stage}.safetensors")
     return folder
 
 
@@ -35,6 +42,15 @@ def test_what_only_the_training_needs_stays_behind(results, tmp_path):
             parts.load_module(part, module, tmp_path / "package")
 
 
+def test_the_projector_of_the_package_does_not_whiten(results, tmp_path):
+    export("smol", results, tmp_path / "package")
+    weights = parts.load_module("smol", "projector", tmp_path / "package")
+    assert {name: value.tolist() for name, value in weights.items()} == {
+        "linear_1.weight": [[2.0, 6.0]],
+        "linear_1.bias": [5.0],
+    }
+
+
 def test_a_stage_that_is_not_trained_yet_is_named(results, tmp_path):
-    with pytest.raises(FileNotFoundError, match="pocket-tune"):
-        export("pocket", results, tmp_path / "package")
+    with pytest.raises(FileNotFoundError, match="things-tune"):
+        export("things", results, tmp_path / "package")

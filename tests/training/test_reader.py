@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -27,7 +28,8 @@ from training.things.photographs import Photographer
 from training.things.reader import EASY, MEASURED_PER_SCENE, Reader, draw_questions
 from training.things.text import world_tokenizer
 from training.things.tower import Tally
-from training.things.whitening import Whitening
+from training.things.visual_words import all_names, full_name, named
+from training.things.whitening import fold
 from training.things.windows import draw_scenes
 
 
@@ -150,7 +152,7 @@ def test_an_answer_is_right_if_all_its_tokens_are(reader, batch, tokenizer):
 def test_visual_words_are_the_names_of_things_and_the_words_of_places(reader, batch):
     scenes = [view.scene for view in batch.views]
     with torch.no_grad():
-        targets = reader.words.targets(scenes, batch.owners)
+        targets = reader.words.targets(scenes, batch.owners, batch.positions)
         embed, places = reader.words.embed, reader.words.places
         for kinds in ("things", "signs"):
             chosen = [
@@ -252,28 +254,52 @@ def test_pointing_can_be_learnt(reader, batch, loss, kinds):
 def test_a_folded_projector_takes_features_as_they_are(reader):
     torch.manual_seed(0)
     features = torch.randn(500, 160) * torch.logspace(-2, 1, 160) @ torch.randn(160, 160) + 5
-    whitening = Whitening(features)
-    white = whitening(features)
+    reader.projector.whiten(features)
+    white = (features - reader.projector.mean) @ reader.projector.matrix
     assert white.mean(0).abs().max() < 1e-2
     assert torch.cov(white.T).diagonal().max() < 1.1
+    folded = deepcopy(reader.projector.projector)
+    folded.load_state_dict(fold(reader.projector.state_dict()))
     with torch.no_grad():
-        before = reader.projector(white)
-        whitening.fold_into(reader.projector)
-        torch.testing.assert_close(reader.projector(features), before, atol=1e-2, rtol=1e-2)
+        torch.testing.assert_close(folded(features), reader.projector(features), atol=1e-2, rtol=1e-2)
 
 
 def test_the_projector_can_learn_visual_words(reader, batch):
     torch.manual_seed(0)
     features = torch.randn(2, GRID * GRID, 160)
     optimizer = torch.optim.Adam(reader.projector.parameters(), 3e-3)
-    losses = []
+    steps = []
     for _ in range(30):
         optimizer.zero_grad()
-        loss = reader.projection_loss(features, batch)
-        loss.backward()
+        steps.append(reader.projection_losses(features, batch))
+        sum(steps[-1].values()).backward()
         optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.8 * losses[0]
+    assert steps[-1]["error"] < 0.8 * steps[0]["error"]
+    assert steps[-1]["named"] < 0.8 * steps[0]["named"]
+
+
+def test_visual_words_without_noise_name_what_they_show(reader, batch):
+    """An ideal projector has no error, and is hardly in doubt about a name."""
+    torch.nn.init.normal_(reader.model.model.embed_tokens.weight)
+    scenes = [view.scene for view in batch.views]
+    targets = reader.words.targets(scenes, batch.owners, batch.positions)
+    reader.projector = torch.nn.Identity()
+    losses = reader.projection_losses(targets, batch)
+    assert losses["error"] == 0
+    right = reader.projection_losses(targets, batch)["named"]
+    assert right < 0.1 * reader.projection_losses(targets.roll(100, 1), batch)["named"]
+
+
+def test_names_are_numbered(batch):
+    scenes = [view.scene for view in batch.views]
+    numbers = all_names()
+    assert list(numbers.values()) == list(range(len(numbers)))
+    labels = named(scenes, batch.owners)
+    assert (labels == numbers["background"]).equal(batch.owners < 0)
+    for row, scene in enumerate(scenes):
+        for index, thing in enumerate(scene.things):
+            (found,) = labels[row][batch.owners[row] == index].unique().tolist() or [None]
+            assert found in (None, numbers[full_name(thing)])
 
 
 def test_easy_questions_are_of_easy_kinds(batch):
@@ -301,25 +327,26 @@ def test_chosen_patches_show_every_thing(batch):
 def test_the_stages_after_the_vision_stage_run(model, language_model, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(recipe.smol, "load_language_model", lambda: (language_model, tokenizer))
     monkeypatch.setattr(recipe, "build_language_model", lambda vocabulary: language_model)
-    small = recipe.AnswerSettings(
-        2, 2, scenes=1, questions=2, wrapped=0.4, accumulate=2, read_lr=1e-3, tune_lr=1e-3, tune_kept=(48,)
-    )
+    rates = {"read_lr": 1e-3, "tune_lr": 1e-3}
+    small = recipe.AnswerSettings(2, 2, 2, scenes=1, questions=2, wrapped=0.4, accumulate=2, tune_kept=(48,), **rates)
     monkeypatch.setattr(recipe, "SETTINGS", {model: small})
-    for name, value in {"ANSWER_VALIDATION": 2, "PROJECT_BATCH": 2, "CHECKPOINT_EVERY": 1}.items():
+    small_numbers = {"ANSWER_VALIDATION": 2, "CLIP_VALIDATION": 2, "VALIDATION_BATCH": 2}
+    for name, value in {**small_numbers, "PROJECT_BATCH": 2, "CHECKPOINT_EVERY": 1}.items():
         monkeypatch.setattr(recipe, name, value)
     base = language_model.model.layers[0].mlp.up_proj.weight.clone()
     with Progress(disable=True) as progress:
         trained = recipe.Recipe(model, tmp_path, progress, steps=2)
-        for stage in ("read", "project", "tune"):
+        for stage in ("read", "project", "tune", "clips"):
             before = [parameter.clone() for module in trained.answering.values() for parameter in module.parameters()]
             getattr(trained, stage)(train=True)
             after = [parameter for module in trained.answering.values() for parameter in module.parameters()]
             assert all(map(torch.equal, before, after)) == (stage == "project")
             assert (tmp_path / f"{model}-{stage}.safetensors").exists()
     assert torch.equal(language_model.model.layers[0].mlp.up_proj.weight, base) == (model == "smol")
-    lines = [json.loads(line) for line in (tmp_path / f"{model}-tune.curve.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [2]
-    assert "all" in lines[0]
+    for stage, measured in (("tune", "all"), ("clips", "scenes")):
+        lines = [json.loads(line) for line in (tmp_path / f"{model}-{stage}.curve.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines] == [2]
+        assert measured in lines[0]
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,18 @@ import shutil
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from eadp.pocket.names import POCKET, SMOL
+from eadp.pocket.names import SMOL, THINGS
 from eadp.pocket.things import parts
 from training.things import results
 from training.things.recipe import MODELS
+from training.things.whitening import fold
 
 SHARED_MODULES = ("tower", "clip")
 """What the models need of the vision stage. Its heads and temperatures serve the training alone."""
 
-OWN_MODULES = {SMOL: ("lora", "projector"), POCKET: ("language", "projector")}
+OWN_MODULES = {SMOL: ("lora", "projector"), THINGS: ("language", "projector")}
 """What each model needs of its last stage."""
 
 
@@ -42,11 +44,20 @@ def export(model: str, source: Path = results.FOLDER, package: Path = parts.FOLD
         file = source / f"{stage}.safetensors"
         if not file.exists():
             raise FileNotFoundError(f"the {stage} stage has no result in {source}: train it first")
-        prefixes = tuple(f"{module}." for module in modules)
-        tensors = {name: value.half() for name, value in load_file(file).items() if name.startswith(prefixes)}
         written.append(package / f"{part}.safetensors")
-        save_file(tensors, written[-1])
+        save_file(_collect(load_file(file), modules), written[-1])
     return written
+
+
+def _collect(weights: dict[str, Tensor], modules: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return the weights of some modules in half precision. That of a projector which whitens is folded."""
+    chosen = {}
+    for module in modules:
+        prefix = f"{module}."
+        own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        own = fold(own) if module == "projector" else own
+        chosen |= {f"{prefix}{name}": value.half() for name, value in own.items()}
+    return chosen
 
 
 def main() -> None:

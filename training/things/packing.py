@@ -113,23 +113,30 @@ class Packer:
         )
 
     def hidden_states(
-        self, model: LlamaForCausalLM, visual: Tensor, keep: Tensor, text: Text, layers: Sequence[int] = ()
+        self,
+        model: LlamaForCausalLM,
+        visual: Tensor,
+        keep: Tensor,
+        text: Text,
+        layers: Sequence[int] = (),
+        total: int = GRID * GRID,
     ) -> tuple[Tensor, ...]:
         """Compute the hidden states of the text, B×L×d: the last ones, and those after some layers.
 
         Args:
             model: The language model.
             visual: B×n×d, the kept visual tokens.
-            keep: B×n, their indices in the image.
+            keep: B×n, their indices in the image or clip.
             text: The packed questions.
             layers: The numbers of layers after which the other results are taken.
+            total: The number of visual tokens of an image or clip, of which these were kept.
         """
         batch, kept = keep.shape
         embed = model.get_input_embeddings()
         before, after = (embed(ids).expand(batch, -1, -1) for ids in (self.before, self.after))
         hidden = torch.cat((before, visual.to(before.dtype), after, embed(text.ids)), 1)
         lead, tail = len(self.before), len(self.after)
-        start = lead + GRID * GRID
+        start = lead + total
         positions = torch.cat(
             (
                 torch.arange(lead).expand(batch, -1),

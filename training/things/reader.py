@@ -8,20 +8,24 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
-from torch import Tensor, nn, tensor
+from torch import Tensor, tensor
 from transformers import LlamaForCausalLM, LlavaConfig
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from eadp.pocket.things.model import tower_config
 from eadp.pocket.things.questions import KINDS, WRAPPED, Question, make_question
+from eadp.pocket.things.render import GRID
 from eadp.pocket.things.view import View
 from training.language import gather_tokens
-from training.things.packing import ChatFormat, Packer, answer_logits, answer_losses, right_answers
+from training.things.clips import Clips
+from training.things.packing import ChatFormat, Packer, Text, answer_logits, answer_losses, right_answers
 from training.things.photographs import Photographs
 from training.things.pointing import PointingHead
 from training.things.tower import Tally
-from training.things.visual_words import VisualWords
+from training.things.visual_words import VisualWords, all_names, named
+from training.things.whitening import WhitenedProjector
 from training.things.windows import Patches
 
 EASY = ("existence", "small", "place", "group", "reading")
@@ -34,6 +38,9 @@ MEASURED_PER_SCENE = 4
 """Questions about each scene in a measurement."""
 
 POINTING_WEIGHT = 0.5
+
+SURE_OF_A_NAME = 20.0
+"""Where names are told apart, the logit of a visual word's own name is ahead of the others by about this much."""
 
 
 class Reader:
@@ -54,11 +61,11 @@ class Reader:
         self.pointing_layers = (layers // 2, 3 * layers // 4)
         # A copy: LLaVA's configuration changes the one of its language model.
         config = LlavaConfig(vision_config=tower_config(), text_config=deepcopy(model.config))
-        self.projector: nn.Module = LlavaMultiModalProjector(config)
+        self.projector = WhitenedProjector(LlavaMultiModalProjector(config), config.vision_config.hidden_size)
 
     def noisy_words(self, batch: Patches, keep: Tensor) -> Tensor:
         """Return the visual words of the kept patches of whole scenes, with noise, B×n×d."""
-        targets = self.words.targets([view.scene for view in batch.views], batch.owners)
+        targets = self.words.targets([view.scene for view in batch.views], batch.owners, batch.positions)
         return self.words.add_noise(gather_tokens(targets, keep))
 
     def photograph_losses(self, photographs: Photographs) -> dict[str, Tensor]:
@@ -78,19 +85,45 @@ class Reader:
             questions: The questions about each image.
             views: The views of the images; None where there is none.
         """
-        text = self.packer.pack(questions, views)
-        last, middle, late = self.packer.hidden_states(self.model, visual, keep, text, self.pointing_layers)
+        return self._losses(visual, keep, self.packer.pack(questions, views), GRID * GRID)
+
+    def clip_losses(self, visual: Tensor, keep: Tensor, clips: Clips) -> dict[str, Tensor]:
+        """Compute the losses of the questions about clips, as `losses` does."""
+        return self._losses(visual, keep, self._pack_clips(clips), clips.shown[0].numel())
+
+    def _pack_clips(self, clips: Clips) -> Text:
+        text = self.packer.pack([[question] for question in clips.questions], [None] * len(clips.questions))
+        return replace(text, answered=tensor(clips.places))
+
+    def _losses(self, visual: Tensor, keep: Tensor, text: Text, total: int) -> dict[str, Tensor]:
+        last, middle, late = self.packer.hidden_states(self.model, visual, keep, text, self.pointing_layers, total)
         losses = answer_losses(answer_logits(self.model, last, text), text)
         losses["named"] = POINTING_WEIGHT * self.pointing.mention_loss(middle, text)
         losses["found"] = POINTING_WEIGHT * self.pointing.answer_loss(late, text)
         return losses
 
-    def projection_loss(self, features: Tensor, batch: Patches) -> Tensor:
-        """Compute the error of the projector as a share of the variance. Things and background have the same weight."""
-        target = self.words.targets([view.scene for view in batch.views], batch.owners).detach()
-        error = F.mse_loss(self.projector(features), target, reduction="none").mean(-1)
+    def projection_losses(self, features: Tensor, batch: Patches) -> dict[str, Tensor]:
+        """Compute the losses of the projector: its error, and how well its output tells names apart.
+
+        The error is a share of the variance of the visual words, and things and background have the same weight in
+        both. The error alone is no guide: an output that names nothing can have a small one.
+
+        Args:
+            features: B×n×d, hidden states of the tower.
+            batch: What their patches show.
+        """
+        scenes = [view.scene for view in batch.views]
+        target = self.words.targets(scenes, batch.owners, batch.positions).detach()
+        projected = self.projector(features)
+        names = torch.stack([self.words.embed(name) for name in all_names()]).detach()
+        names = names - names.mean(0)
+        scale = SURE_OF_A_NAME / names.square().sum(1).mean()
+        error = F.mse_loss(projected, target, reduction="none").mean(-1) / target.var()
+        labels = named(scenes, batch.owners)
+        doubt = F.cross_entropy(scale * (projected @ names.mT).flatten(0, 1), labels.flatten(), reduction="none")
+        losses = {"error": error, "named": doubt.view(error.shape)}
         shown = batch.owners >= 0
-        return (error[shown].mean() + error[~shown].mean()) / target.var()
+        return {name: (loss[shown].mean() + loss[~shown].mean()) / 2 for name, loss in losses.items()}
 
     def tally_answers(self, tally: Tally, visual: Tensor, keep: Tensor, batch: Patches, seed: int) -> None:
         """Count right answers about scenes, by kind and over all kinds (`all`)."""
@@ -104,6 +137,15 @@ class Reader:
         asked = photographs.questions
         questions = [[replace(question, kind=f"photo_{question.kind}") for question in each] for each in asked]
         self._tally(tally, visual, photographs.keep, questions, [None] * len(asked))
+
+    def tally_clips(self, tally: Tally, visual: Tensor, keep: Tensor, clips: Clips) -> None:
+        """Count right answers about clips, by event and over all events (`all`)."""
+        text = self._pack_clips(clips)
+        (last,) = self.packer.hidden_states(self.model, visual, keep, text, total=clips.shown[0].numel())
+        right = right_answers(answer_logits(self.model, last, text), text)
+        for question, (known,) in zip(clips.questions, right, strict=True):
+            tally.count(question.kind, tensor(known))
+            tally.count("all", tensor(known))
 
     def _tally(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from eadp.pocket import smol
-from eadp.pocket.names import POCKET, SMOL
+from eadp.pocket.names import SMOL, THINGS
 from eadp.pocket.photo import load_tower
 from eadp.pocket.things.model import build_clip_text, build_language_model, build_tower
 from eadp.pocket.things.questions import KINDS, Question
@@ -23,20 +23,19 @@ from training import distributed
 from training.attention import attend_in_single_precision
 from training.language import choose_patches, gather_tokens
 from training.optimize import Stage
-from training.things import clip, results, tower
+from training.things import clip, clips, results, tower
 from training.things.crowds import draw_crowds
 from training.things.lora import Lora
 from training.things.packing import CHAT_ML, VICUNA
 from training.things.photographs import Photographer, Photographs
 from training.things.reader import EASY, Reader, draw_questions
 from training.things.text import encode_captions, world_tokenizer, write_captions
-from training.things.whitening import Whitening
 from training.things.windows import Patches, augment, draw_scenes, drop_background
 
-STAGES = ("vision", "read", "project", "tune")
+STAGES = ("vision", "read", "project", "tune", "clips")
 """The result of `vision` is a part of both models; each model has its own results of the other stages."""
 
-MODELS = (SMOL, POCKET)
+MODELS = (SMOL, THINGS)
 """The models by their language models: SmolLM2 with a LoRA, and a small Llama that is trained from nothing."""
 
 VISION_STEPS = 14_000
@@ -66,7 +65,16 @@ READ_KEPT = 48
 PHOTOGRAPHS_EVERY = 4
 """Every fourth batch of smol's read stage is imaginary photographs, so that the model for photographs can share it."""
 
-PROJECT_STEPS, PROJECT_BATCH, WHITENED_SCENES = 400, 16, 32
+CLIP_KEPT = (96, 144, 144, 288)
+"""Numbers of visual tokens of a clip that stay in a batch of the clips stage, one of them at random."""
+
+SCENES_EVERY = 4
+"""Every fourth batch of the clips stage is scenes."""
+
+CLIP_FIRST_SCENE, CLIP_VALIDATION = 3_000_000, 96
+"""The first training scene of the clips stage, and the number of validation clips."""
+
+PROJECT_STEPS, PROJECT_BATCH, WHITENED_SCENES = 1_000, 16, 32
 ANSWER_VALIDATION_SCENES = 4
 
 CHECKPOINT_EVERY, MEASURE_EVERY = 50, 400
@@ -85,7 +93,8 @@ class AnswerSettings:
     Attributes:
         read_steps: Steps of the read stage.
         tune_steps: Steps of the tune stage.
-        scenes: Scenes per batch and worker.
+        clip_steps: Steps of the clips stage.
+        scenes: Scenes or clips per batch and worker.
         questions: Questions about each scene.
         wrapped: The share of them that are wrapped in an instruction. Those are long, and cost as much as two.
         accumulate: Batches per step.
@@ -97,6 +106,7 @@ class AnswerSettings:
 
     read_steps: int
     tune_steps: int
+    clip_steps: int
     scenes: int
     questions: int
     wrapped: float
@@ -110,6 +120,7 @@ SETTINGS = {
     SMOL: AnswerSettings(
         read_steps=750,
         tune_steps=500,
+        clip_steps=250,
         scenes=4,
         questions=8,
         wrapped=0.15,
@@ -118,10 +129,11 @@ SETTINGS = {
         tune_lr=2e-4,
         tune_kept=(32, 64, 64, 96, 160, 288),
     ),
-    POCKET: AnswerSettings(
+    THINGS: AnswerSettings(
         read_steps=4_200,
-        tune_steps=2_400,
-        scenes=16,
+        tune_steps=1_500,
+        clip_steps=1_200,
+        scenes=8,
         questions=6,
         wrapped=0.2,
         accumulate=1,
@@ -186,7 +198,7 @@ class Recipe:
     def reader(self) -> Reader:
         """The language model and what is trained around it, with the same initial weights in every worker."""
         torch.manual_seed(1)
-        if self.model == POCKET:
+        if self.model == THINGS:
             own = build_language_model(len(self.tokenizer))
             if self.half:
                 attend_in_single_precision(own)
@@ -201,7 +213,7 @@ class Recipe:
     def answering(self) -> dict[str, nn.Module]:
         """What of the language model is trained: a LoRA of SmolLM2, or the whole small Llama; and the pointing head."""
         reader = self.reader
-        if self.model == POCKET:
+        if self.model == THINGS:
             return {"language": reader.model, "pointing": reader.pointing}
         torch.manual_seed(2)
         lora = Lora(reader.model)
@@ -258,7 +270,9 @@ class Recipe:
             if self.model == SMOL and number % PHOTOGRAPHS_EVERY == PHOTOGRAPHS_EVERY - 1:
                 rng = np.random.default_rng((8, number))
                 return self.reader.photograph_losses(self._draw_photographs(rng, settings.scenes))
-            kinds = EASY if number < EASY_SHARE * steps * settings.accumulate else KINDS
+            # A finished result knows the easy kinds.
+            is_easy = number < EASY_SHARE * steps * settings.accumulate and not self.warm_start
+            kinds = EASY if is_easy else KINDS
             batch = self._draw_scenes(number, settings.scenes)
             keep = choose_patches(batch.owners, READ_KEPT, guided=True)
             words = self.reader.noisy_words(batch, keep)
@@ -271,14 +285,15 @@ class Recipe:
         """Train the projector alone, to turn the tower's output into visual words."""
         modules = {"projector": self.reader.projector}
         stage = Stage(f"{self.model}-project", self.out, modules, self.steps or PROJECT_STEPS, lr=2e-3)
-        whitening = Whitening(self._features(draw_scenes("train", 0, WHITENED_SCENES)).flatten(0, 1))
+        if train:
+            self.reader.projector.whiten(self._features(draw_scenes("train", 0, WHITENED_SCENES)).flatten(0, 1))
 
         def step(number: int) -> dict[str, Tensor]:
             batch = self._draw_scenes(number, PROJECT_BATCH // distributed.size())
-            return {"projection": self.reader.projection_loss(whitening(self._features(batch)), batch)}
+            batch, seen = drop_background(batch, SCENE_KEPT)
+            return self.reader.projection_losses(self._features(batch, seen), batch)
 
         self._train(stage, step, None, train)
-        whitening.fold_into(self.reader.projector)
 
     def tune(self, train: bool) -> None:
         """Train projector and language model together on what the tower sees, with most visual tokens dropped."""
@@ -287,19 +302,47 @@ class Recipe:
         steps = self.steps or settings.tune_steps
         stage = Stage(f"{self.model}-tune", self.out, modules, steps, settings.tune_lr, settings.accumulate)
 
-        def see(batch: Patches, keep: Tensor) -> Tensor:
-            return self.reader.projector(gather_tokens(self._features(batch), keep))
+        self._train(stage, self._tune_on_scenes, lambda: self._measure_answers(self._see), train)
+
+    def _tune_on_scenes(self, number: int) -> dict[str, Tensor]:
+        settings = self.settings
+        kept = int(np.random.default_rng((4, number)).choice(settings.tune_kept))
+        batch = self._draw_scenes(number, settings.scenes)
+        questions = self._draw_questions(batch, KINDS, number)
+        # The tower was trained with most of the background dropped. Without it, it takes a third of the time.
+        batch, seen = drop_background(batch, max(kept, SCENE_KEPT))
+        keep = choose_patches(batch.owners, kept, guided=True)
+        with self._mixed_precision():
+            visual = self.reader.projector(gather_tokens(self._features(batch, seen), keep))
+            return self.reader.losses(visual, batch.positions.gather(1, keep), questions, batch.views)
+
+    def _see(self, batch: Patches, keep: Tensor) -> Tensor:
+        return self.reader.projector(gather_tokens(self._features(batch), keep))
+
+    def _see_clips(self, batch: clips.Clips, keep: Tensor) -> Tensor:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            features = clips.encode_clips(self.tower, batch, keep).float()
+        return self.reader.projector(features)
+
+    def clips(self, train: bool) -> None:
+        """Train projector and language model on clips, and on scenes, so that those are not forgotten."""
+        settings = self.settings
+        modules = {**self.answering, "projector": self.reader.projector}
+        steps = self.steps or settings.clip_steps
+        stage = Stage(f"{self.model}-clips", self.out, modules, steps, settings.tune_lr, settings.accumulate)
 
         def step(number: int) -> dict[str, Tensor]:
-            kept = int(np.random.default_rng((4, number)).choice(settings.tune_kept))
-            batch = self._draw_scenes(number, settings.scenes)
-            keep = choose_patches(batch.owners, kept, guided=True)
+            if number % SCENES_EVERY == SCENES_EVERY - 1:
+                return self._tune_on_scenes(number)
+            kept = int(np.random.default_rng((6, number)).choice(CLIP_KEPT))
+            count = settings.scenes
+            turn = number * distributed.size() + distributed.rank()
+            batch = clips.draw_clips("train", CLIP_FIRST_SCENE + turn * count, count)
+            keep = clips.choose_tokens(batch, kept)
             with self._mixed_precision():
-                return self.reader.losses(
-                    see(batch, keep), keep, self._draw_questions(batch, KINDS, number), batch.views
-                )
+                return self.reader.clip_losses(self._see_clips(batch, keep), keep, batch)
 
-        self._train(stage, step, lambda: self._measure_answers(see), train)
+        self._train(stage, step, self._measure_clips, train)
 
     def _train(
         self,
@@ -327,7 +370,7 @@ class Recipe:
 
     def _mixed_precision(self) -> torch.autocast:
         """Compute in bfloat16 if that was asked for. SmolLM2 is frozen, so it is kept in bfloat16 as a whole."""
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.half and self.model == POCKET)
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.half and self.model == THINGS)
 
     def _draw_scenes(self, number: int, scenes: int) -> Patches:
         turn = number * distributed.size() + distributed.rank()
@@ -338,9 +381,10 @@ class Recipe:
         return [draw_questions(view, rng, kinds, settings.questions, settings.wrapped) for view in batch.views]
 
     @torch.no_grad()
-    def _features(self, batch: Patches) -> Tensor:
+    def _features(self, batch: Patches, seen: Tensor | None = None) -> Tensor:
+        """Encode scenes: all patches, or those of the indices `seen`, B×n, which are left in the batch."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
-            return tower.encode(self.tower, batch.pixels, batch.positions)[:, 1:].float()
+            return tower.encode(self.tower, batch.pixels, batch.positions, seen)[:, 1:].float()
 
     @torch.no_grad()
     def _measure_answers(self, see: Callable[[Patches, Tensor], Tensor]) -> dict[str, float]:
@@ -354,6 +398,17 @@ class Recipe:
                 drawn = self._draw_photographs(np.random.default_rng((9, first)), ANSWER_VALIDATION_SCENES)
                 self.reader.tally_photographs(tally, drawn)
         return tally.percentages()
+
+    @torch.no_grad()
+    def _measure_clips(self) -> dict[str, float]:
+        """Measure answers about clips, and those about scenes as `scenes`."""
+        scenes = self._measure_answers(self._see)["all"]
+        tally = tower.Tally()
+        for first in range(0, CLIP_VALIDATION, VALIDATION_BATCH):
+            batch = clips.draw_clips("validation", first, VALIDATION_BATCH)
+            keep = clips.choose_tokens(batch, min(CLIP_KEPT))
+            self.reader.tally_clips(tally, self._see_clips(batch, keep), keep, batch)
+        return tally.percentages() | {"scenes": scenes}
 
     @torch.no_grad()
     def _measure_vision(self) -> dict[str, float]:

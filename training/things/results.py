@@ -37,7 +37,7 @@ def store(out: Path, folder: Path = FOLDER) -> list[Path]:
     for checkpoint in sorted(out.glob("*.safetensors")):
         with safe_open(checkpoint, "pt") as saved:
             names = [name for name in saved.keys() if not name.startswith(("optimizer.", UNTRAINED, AUXILIARY))]  # noqa: SIM118
-            tensors = {name: saved.get_tensor(name).half().contiguous() for name in names}
+            tensors = {name: _shorten(name, saved.get_tensor(name)).contiguous() for name in names}
             metadata = saved.metadata()
         stored.append(folder / checkpoint.name)
         save_file(tensors, stored[-1], metadata)
@@ -47,6 +47,11 @@ def store(out: Path, folder: Path = FOLDER) -> list[Path]:
     if (out / "tokenizer" / "tokenizer.json").exists():
         shutil.copytree(out / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
     return stored
+
+
+def _shorten(name: str, weights: Tensor) -> Tensor:
+    """Return weights in half precision, but those of a projector as they are: it subtracts large values."""
+    return weights if name.startswith("projector.") else weights.half()
 
 
 def load(stage: str, modules: dict[str, nn.Module], folder: Path = FOLDER) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import pi
 from typing import Any
 
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from eadp.models.guides.class_words import class_words
+from eadp.pocket.things.atlas import kinds
 from eadp.pocket.things.render import GRID, PATCH
-from eadp.pocket.things.scene import SIGN, Scene, Thing
+from eadp.pocket.things.scene import SIGN, SIGN_COLOURS, SIGN_NAME, WORDS, Scene, Thing
 from eadp.pocket.things.view import name_of
 
 BACKGROUND = "background"
@@ -23,6 +25,31 @@ WAVES = (0.5, 1.0, 2.0, 4.0)
 
 NOISE = 0.15
 """Standard deviation of the noise, as a share of that of the visual words."""
+
+
+def full_name(thing: Thing) -> str:
+    """Return the name of a thing, with the word on it if it is a sign: "duck", "red sign STOP"."""
+    return name_of(thing) + (f" {thing.word}" if thing.kind == SIGN else "")
+
+
+def named(scenes: list[Scene], owners: Tensor) -> Tensor:
+    """Return the numbers of the names of what patches show.
+
+    Args:
+        scenes: B scenes.
+        owners: B×n, the thing that each patch shows; −1 for none.
+    """
+    numbers = all_names()
+    # Owner −1 is the last entry of each table.
+    tables = [torch.tensor([*(numbers[full_name(t)] for t in s.things), numbers[BACKGROUND]]) for s in scenes]
+    return torch.stack([table[shown] for table, shown in zip(tables, owners, strict=True)])
+
+
+@cache
+def all_names() -> dict[str, int]:
+    """Number all names of things, and the background."""
+    signs = [f"{colour} {SIGN_NAME} {word}" for colour in SIGN_COLOURS for word in WORDS]
+    return {name: number for number, name in enumerate((*(kind.name for kind in kinds()), *signs, BACKGROUND))}
 
 
 class VisualWords(nn.Module):
@@ -53,7 +80,7 @@ class VisualWords(nn.Module):
 
     def name(self, thing: Thing) -> Tensor:
         """Return the vector of what a thing is, without its place."""
-        return self.embed(name_of(thing) + (f" {thing.word}" if thing.kind == SIGN else ""))
+        return self.embed(full_name(thing))
 
     def places(self, outlines: Tensor) -> Tensor:
         """Return what is added for places and sizes, …×d.
@@ -83,17 +110,17 @@ class VisualWords(nn.Module):
         where = torch.stack((keep % GRID, keep // GRID), -1) / (GRID - 1)
         return classes @ names + self._coarse_places(where)
 
-    def targets(self, scenes: list[Scene], owners: Tensor) -> Tensor:
-        """Return the visual words of all patches, B×GRID²×d, without noise.
+    def targets(self, scenes: list[Scene], owners: Tensor, positions: Tensor) -> Tensor:
+        """Return the visual words of patches, B×n×d, without noise.
 
         Args:
             scenes: B scenes.
-            owners: B×GRID², the thing that each patch shows; −1 for none.
+            owners: B×n, the thing that each patch shows; −1 for none.
+            positions: B×n, the index of each patch in its scene.
         """
-        cells = torch.arange(GRID * GRID)
-        own = torch.stack(((cells % GRID + 0.5) / GRID, (cells // GRID + 0.5) / GRID, torch.zeros(len(cells))), 1)
         names, outlines = [], []
-        for scene, shown in zip(scenes, owners, strict=True):
+        for scene, shown, cells in zip(scenes, owners, positions, strict=True):
+            own = torch.stack(((cells % GRID + 0.5) / GRID, (cells // GRID + 0.5) / GRID, torch.zeros(len(cells))), 1)
             # Owner −1 is the last entry of each table.
             names.append(torch.stack([*map(self.name, scene.things), self.embed(BACKGROUND)])[shown])
             things = [

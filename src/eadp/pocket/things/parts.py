@@ -1,7 +1,8 @@
 """The trained parts of the models for the world of things, as the package ships them.
 
 Each file has modules in half precision, and the names of their weights begin with the name of the module:
-`vision.safetensors` the `tower` and the text encoder of its `clip`, `smol.safetensors` the `projector` and the `lora`.
+`vision.safetensors` the `tower` and the text encoder of its `clip`, `smol.safetensors` the `projector` and the `lora`,
+`things.safetensors` the `projector` and the `language` model.
 """
 
 from __future__ import annotations
@@ -46,10 +47,15 @@ def load_vision(
     missing, unexpected = tower.load_state_dict(load_module(VISION, "tower", folder), strict=False)
     if unexpected or any(not name.startswith(IDENTITY) for name in missing):
         raise ValueError(f"the tower in {folder} does not fit: it lacks {missing} and has {unexpected} in excess")
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer")
+    tokenizer = load_tokenizer(folder)
     clip = build_clip_text(len(tokenizer))
     clip.load_state_dict(load_module(VISION, "clip", folder))
     return clip, tokenizer
+
+
+def load_tokenizer(folder: Path = FOLDER) -> PreTrainedTokenizerFast:
+    """Load the tokenizer of the text encoder and of the small language model."""
+    return PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer")
 
 
 def fingerprint(*parts: str, folder: Path = FOLDER) -> str:

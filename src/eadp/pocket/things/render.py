@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -71,10 +71,25 @@ def render(scene: Scene, paint: Callable[[Thing], NDArray[np.uint8]] = sprite) -
         scene: The scene.
         paint: Draws a thing: h×w×4, RGB with premultiplied alpha.
     """
+    return _draw_things(scene, _draw_ground(scene), paint)
+
+
+def render_clip(frames: Sequence[Scene]) -> list[Drawing]:
+    """Render the frames of a clip, which share the background."""
+    ground = _draw_ground(frames[0])
+    return [_draw_things(frame, ground.copy(), sprite) for frame in frames]
+
+
+def _draw_ground(scene: Scene) -> NDArray[np.uint16]:
     rng = np.random.default_rng((*scene.seed, 1))
-    side = scene.side
-    canvas = _GROUNDS[scene.ground](rng, side).astype(np.uint16)
+    canvas = _GROUNDS[scene.ground](rng, scene.side).astype(np.uint16)
     _draw_distractors(canvas, rng)
+    return canvas
+
+
+def _draw_things(scene: Scene, canvas: NDArray[np.uint16], paint: Callable[[Thing], NDArray[np.uint8]]) -> Drawing:
+    """Draw the things of a scene on a canvas that shows the background."""
+    side = scene.side
     shown = np.full((side, side), -1, np.int8)
     areas = np.zeros(len(scene.things), np.int64)
     for number, thing in enumerate(scene.things):

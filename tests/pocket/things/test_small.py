@@ -1,0 +1,88 @@
+"""The small model for the world of things, assembled from its parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlavaForConditionalGeneration
+
+import eadp
+from eadp import pocket
+from eadp.evaluate.pocket_benchmark import journal_settings
+from eadp.models.prompt import build_inputs
+from eadp.pocket import small
+from eadp.pocket.things import parts, samples
+from eadp.pocket.things.llava import build_llava
+from eadp.pocket.things.model import build_clip_text, build_language_model
+from training.things.text import world_tokenizer
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A model with random weights, and its text encoder."""
+    torch.manual_seed(0)
+    tokenizer = world_tokenizer()
+    return build_llava(build_language_model(len(tokenizer)), tokenizer), build_clip_text(len(tokenizer))
+
+
+@pytest.fixture
+def folder(whole, tmp_path, monkeypatch):
+    """A folder with the parts of the model, which the package is made to take for its own."""
+    model, clip = whole
+    modules = {
+        "vision": {"tower": model.model.vision_tower, "clip": clip},
+        "things": {"projector": model.model.multi_modal_projector},
+    }
+    for part, named in modules.items():
+        tensors = {
+            f"{name}.{key}": value for name, module in named.items() for key, value in module.state_dict().items()
+        }
+        if part == "things":
+            language = model.model.language_model.state_dict()
+            tensors |= {f"language.model.{key}": value for key, value in language.items()}
+        stored = {key: value.half() for key, value in tensors.items() if not key.startswith(f"tower.{parts.IDENTITY}")}
+        save_file(stored, tmp_path / f"{part}.safetensors")
+    world_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    for function in (parts.load_module, parts.load_vision, parts.load_tokenizer):
+        monkeypatch.setattr(function, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(parts.fingerprint, "__kwdefaults__", {"folder": tmp_path})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_the_parts_become_a_stock_llava(folder, whole):
+    model, processor = eadp.load_pocket("things")
+    assert type(model) is LlavaForConditionalGeneration
+    expected, loaded = whole[0].state_dict(), model.state_dict()
+    assert expected.keys() == loaded.keys()
+    for name, value in expected.items():
+        if parts.IDENTITY in name:
+            continue
+        torch.testing.assert_close(loaded[name], value, atol=1e-3, rtol=1e-3, msg=name)
+    assert processor.apply_chat_template([{"role": "user", "content": "Hello"}]) == "USER: Hello "
+
+
+def test_it_is_pruned_by_its_own_text_encoder(folder):
+    model, processor = eadp.load_pocket("things")
+    (sample,) = samples("validation", 1)
+    inputs = build_inputs(processor, [sample.image], [sample.question])
+    with eadp.attach(model, processor, keep=16) as pruned:
+        model.generate(**inputs, max_new_tokens=2, do_sample=False)
+        (selection,) = pruned.last
+    assert (len(selection), selection.total) == (16, 576)
+    assert selection.words
+
+
+def test_weights_that_are_missing_are_noticed(folder):
+    weights = parts.load_module("things", "language", folder)
+    weights.popitem()
+    tensors = {f"language.{key}": value for key, value in weights.items()}
+    save_file(tensors, folder / "things.safetensors")
+    with pytest.raises(ValueError, match="does not fit"):
+        small.checkpoint()
+
+
+def test_it_is_asked_about_the_world_of_things(folder):
+    assert journal_settings("things")["benchmark"] == "things"
+    assert pocket.checkpoint("things") == small.checkpoint()
