@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -20,7 +20,7 @@ from eadp.loading import load_model
 from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec, build_method
 from eadp.methods import Downsample, Random
 from eadp.models.guides import Guide, guide_for
-from eadp.models.prompt import build_inputs
+from eadp.models.prompt import build_inputs, build_prompt
 from eadp.pocket import checkpoint
 from eadp.pocket.names import OFFLINE, POCKET
 from eadp.pocket.samples import Sample
@@ -234,10 +234,9 @@ class _AnsweringModel:
 
     def answer(self, batch: Sequence[Sample], spec: MethodSpec) -> list[Record]:
         """Answer a batch of questions and return one record per question."""
-        images = [sample.image for sample in batch]
-        if spec.method == BLIND:
-            images = [Image.new("RGB", image.size, (127, 127, 127)) for image in images]
-        answers, token_counts = self._generate(images, [sample.question for sample in batch], spec)
+        answers, token_counts = self._generate(
+            [_blind(sample) if spec.method == BLIND else sample for sample in batch], spec
+        )
         return [
             {
                 "method": spec.method,
@@ -255,12 +254,10 @@ class _AnsweringModel:
         ]
 
     @torch.inference_mode()
-    def _generate(
-        self, images: Sequence[Image.Image], questions: Sequence[str], spec: MethodSpec
-    ) -> tuple[list[str], list[tuple[int, int, float]]]:
+    def _generate(self, batch: Sequence[Sample], spec: MethodSpec) -> tuple[list[str], list[tuple[int, int, float]]]:
         """Return the answers, and per question the tokens after pruning, those sent, and their mean over the layers."""
         model, processor = self._model_and_processor
-        inputs = build_inputs(processor, images, questions).to(model.device)
+        inputs = _build_inputs(processor, batch).to(model.device)
         method = build_method(spec)
         guide = self._guide if method is not None and "text" in method.needs else None
         pruning = nullcontext() if method is None else attach(model, processor, guide=guide, **spec.attach_arguments)
@@ -269,7 +266,22 @@ class _AnsweringModel:
         answers = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         if pruned is not None:
             return answers, [(len(each), each.tokens_sent, each.tokens_layer_mean) for each in pruned.last]
-        return answers, [(n, n, n) for n in (inputs["input_ids"] == model.config.image_token_id).sum(dim=1).tolist()]
+        visual = model.config.video_token_id if batch[0].frames else model.config.image_token_id
+        return answers, [(n, n, n) for n in (inputs["input_ids"] == visual).sum(dim=1).tolist()]
+
+
+def _build_inputs(processor: Any, batch: Sequence[Sample]) -> Any:
+    questions = [sample.question for sample in batch]
+    if not batch[0].frames:
+        return build_inputs(processor, [sample.image for sample in batch], questions)
+    prompts = [build_prompt(processor, question, images=0, videos=1) for question in questions]
+    return processor(text=prompts, videos=[list(s.frames) for s in batch], padding=True, return_tensors="pt")
+
+
+def _blind(sample: Sample) -> Sample:
+    """Return a sample with grey images."""
+    grey = Image.new("RGB", sample.image.size, (127, 127, 127))
+    return replace(sample, image=grey, frames=(grey,) * len(sample.frames))
 
 
 def _majority_outcome(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:

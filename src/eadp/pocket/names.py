@@ -9,4 +9,7 @@ THINGS = "things"
 SMOL = "smol"
 """The larger model for scenes of everyday things, with SmolLM2 as its language model."""
 
-OFFLINE = (POCKET, THINGS, SMOL)
+CLIPS = "clips"
+"""The model `things` for clips of everyday things: a LLaVA-NeXT-Video with the same weights."""
+
+OFFLINE = (POCKET, THINGS, CLIPS, SMOL)

@@ -1,4 +1,4 @@
-"""The samples of the world of things: images with questions."""
+"""The samples of the world of things: images and clips with questions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from itertools import count
 import numpy as np
 
 from eadp.pocket.samples import Sample
+from eadp.pocket.things.clips import make_clip
 from eadp.pocket.things.questions import KINDS, make_question
-from eadp.pocket.things.render import render
+from eadp.pocket.things.render import render, render_clip
 from eadp.pocket.things.scene import Split, make_scene
 from eadp.pocket.things.view import View
 
 QUESTIONS_PER_SCENE = 3
+CLIP_FRAMES = 8
+"""Frames of a clip. The models learn from as many."""
 
 
 def samples(split: Split, total: int, kinds: tuple[str, ...] = KINDS) -> Iterator[Sample]:
@@ -54,3 +57,21 @@ def samples(split: Split, total: int, kinds: tuple[str, ...] = KINDS) -> Iterato
                 question.dense,
             )
             made += 1
+
+
+def clip_samples(split: Split, total: int) -> Iterator[Sample]:
+    """Generate questions about clips of a split, one about each, always the same ones.
+
+    Args:
+        split: The split.
+        total: Number of questions.
+
+    Yields:
+        The samples. Their kind is what happens, one of `EVENTS`, and their boxes are those of the thing in question
+        in the frames that show it.
+    """
+    for index in range(total):
+        clip = make_clip(split, index, CLIP_FRAMES)
+        frames = tuple(drawing.image for drawing in render_clip(clip.frames))
+        boxes = tuple(box for box in clip.boxes if box is not None)
+        yield Sample(frames[0], clip.question, clip.answer, clip.event, boxes, index, frames=frames)
