@@ -283,7 +283,7 @@ class Recipe:
 
     def project(self, train: bool) -> None:
         """Train the projector alone, to turn the tower's output into visual words."""
-        modules = {"projector": self.reader.projector}
+        modules: dict[str, nn.Module] = {"projector": self.reader.projector}
         stage = Stage(f"{self.model}-project", self.out, modules, self.steps or PROJECT_STEPS, lr=2e-3)
         if train:
             self.reader.projector.whiten(self._features(draw_scenes("train", 0, WHITENED_SCENES)).flatten(0, 1))

@@ -63,7 +63,8 @@ def build_clip_model(model: LlavaForConditionalGeneration, tokenizer: Any) -> Ll
         made = LlavaNextVideoForConditionalGeneration(config)
     for name in ("vision_tower", "multi_modal_projector", "language_model"):
         setattr(made.model, name, getattr(model.model, name))
-    made.model.image_newline = torch.nn.Parameter(torch.zeros(config.text_config.hidden_size))
+    embeddings: Any = model.get_input_embeddings()
+    made.model.image_newline = torch.nn.Parameter(torch.zeros(embeddings.embedding_dim))
     made.lm_head = model.lm_head
     made.generation_config = model.generation_config
     return made.eval()
