@@ -25,6 +25,9 @@ from eadp.pocket.names import CLIPS
 from eadp.utils.tables import format_markdown
 
 BUDGETS = (1 / 4, 1 / 8, 1 / 16)
+OWN_LAYER = {"layer": -2, "exact": True}
+"""The last layer of the tower is the identity, and its attention means nothing: the layer before it is read."""
+
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "whole frames at even distances": ("uniform", {"whole_frames": True}),
     "even grids of all frames": ("uniform", {}),
@@ -32,6 +35,10 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "EVS": ("evs", {"exact": True}),
     "VidCom2": ("vidcom2", {"exact": True}),
     "V-CAST": ("vcast", {"exact": True}),
+    "FastVID": ("fastvid", OWN_LAYER),
+    "FlashVID": ("flashvid", {**OWN_LAYER, "expansion": 1.0}),
+    "HoliTom": ("holitom", OWN_LAYER),
+    "FLoC": ("floc", {}),
     "EADP, each frame alone": ("eadp", {}),
     "EADP, `time=2`": ("eadp", {"time": 2}),
     "EADP, `time=2`, without the question": ("eadp", {"time": 2, "beta": 0.0}),
@@ -95,14 +102,17 @@ def as_json(report: PocketReport, outcomes: dict[tuple[str, float], Outcome]) ->
     """Accuracies by kind, and the corrected p-value of every pair of rows at each budget."""
     controls = {outcome.spec.method: outcome for outcome in report.outcomes if outcome.spec.keep is None}
     named = {(name, None): outcome for name, outcome in controls.items()} | outcomes
+    names = {row: name for row, (name, _) in ROWS.items()}
     clips = range(len(report.kinds))
     return {
         "model": report.model,
-        "clips": len(report.kinds),
+        "questions": len(report.kinds),
         "outcomes": [
             {
-                "method": row,
+                "row": row,
+                "method": names.get(row, row),
                 "keep": keep,
+                "options": outcome.spec.options,
                 "accuracy": outcome.accuracy,
                 "interval": outcome.interval,
                 "by_kind": report.accuracy_by_kind(outcome),

@@ -38,7 +38,7 @@ LARGE_SCENE, CLIP, CLIP_FRAMES = 0, 0, 8
 
 HEAD = """# Gallery
 
-`make gallery` draws these figures. The model is [things](pocket.md#smol-and-the-world-of-things), a toy that ships with
+`make gallery` draws these figures. The model is [things](things.md), a toy that ships with
 the package, and it keeps {keep} of its 576 visual tokens. Each figure shows the words of the question with their
 entropies (words that are struck through are not used), then the image, then one column per method: its relevance map on
 top, and the tokens it kept below. Coverage is computed in the same way for every method: facility location with EADP's
