@@ -28,13 +28,13 @@ def main(samples: int = 1000) -> None:
     with Progress() as progress:
         task = progress.add_task(f"{len(plan.specs)} settings", total=len(plan.specs) * samples)
         found = sweep.run_on_pocket(plan, samples, THINGS, FOLDER, lambda done: progress.advance(task, done))
-    blocks = found["pocket"]
+    blocks = found[THINGS]
     console = Console(width=160)
-    console.print(sweep_report.as_table(plan, "pocket", blocks, with_paper=True))
+    console.print(sweep_report.as_table(plan, THINGS, blocks, with_paper=True))
     path = common.save("ablations", sweep_report.as_json(plan, found))
     page = common.ROOT / "docs" / "guides" / "ablations.md"
-    common.write_into(page, "ablations", sweep_report.as_markdown(plan, "pocket", blocks, with_paper=True))
-    figure = sweep_report.plot(plan, "pocket", blocks, common.IMAGES / "ablations.png")
+    common.write_into(page, "ablations", sweep_report.as_markdown(plan, THINGS, blocks, with_paper=True))
+    figure = sweep_report.plot(plan, THINGS, blocks, common.IMAGES / "ablations.png")
     written = [each.relative_to(common.ROOT) for each in (path, page, figure)]
     console.print("written: " + ", ".join(map(str, written)))
 

@@ -157,8 +157,8 @@ def picture(method: type[Method]) -> list[str]:
     if (common.IMAGES / f"clip-{method.name}.webp").is_file():
         return [
             f"![What {method.__name__} keeps of a clip](../img/clip-{method.name}.webp)",
-            f"Frames of a [clip of things](../guides/things.md), and below them what {method.__name__} keeps of each with "
-            "`keep=0.25`.",
+            f"Frames of a [clip of things](../guides/things.md), and below them what {method.__name__} keeps of each "
+            "with `keep=0.25`.",
         ]
     if not (common.IMAGES / f"method-{method.name}.webp").is_file():
         return []
