@@ -30,7 +30,7 @@ DOCS = Path("docs")
 KEEP, CLIP_KEEP = 64, 128
 METHODS = ("eadp", "cdpruner", "topk")
 SCENES = ((11, "nearest", 0.0), (40, "several", 0.0), (29, "group", 1.0), (9, "between", 0.0))
-"""The number of a test scene, the kind of the question about it, and the chance that it is wrapped in an instruction."""
+"""The number of a test scene, the kind of the question about it, and the share of questions that get instructions."""
 
 LARGE_SCENE, CLIP = 0, 2
 """The numbers of the test scene that is read as crops, and of the clip."""
@@ -124,7 +124,7 @@ def collect_items() -> list[GalleryItem]:
     found.append(GalleryItem("crops", "Crops", text, [drawing.image], asked.text, 5 * KEEP, CROPS))
     *_, moving = clip_samples("test", CLIP + 1)
     text = (
-        f"The model for clips sees {len(moving.frames)} frames of 144 tokens, which share one budget by importance. The "
+        f"The model for clips sees {len(moving.frames)} frames of 144 tokens, which share a budget by importance. The "
         f"right answer: {moving.answer}."
     )
     found.append(GalleryItem("clip", "A clip", text, list(moving.frames), moving.question, CLIP_KEEP, CLIPS))
