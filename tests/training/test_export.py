@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from eadp.pocket.things import parts
 from training.things.export import export
@@ -54,3 +54,10 @@ def test_the_projector_of_the_package_does_not_whiten(results, tmp_path):
 def test_a_stage_that_is_not_trained_yet_is_named(results, tmp_path):
     with pytest.raises(FileNotFoundError, match="things-tune"):
         export("things", results, tmp_path / "package")
+
+
+def test_a_model_that_learnt_clips_is_exported_with_what_it_learnt_last(results, tmp_path):
+    weights = load_file(results / "smol-tune.safetensors")
+    save_file(weights | {"lora.down.a": torch.full((2,), 4.0)}, results / "smol-clips.safetensors")
+    export("smol", results, tmp_path / "package")
+    assert parts.load_module("smol", "lora", tmp_path / "package")["down.a"].tolist() == [4.0, 4.0]

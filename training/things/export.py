@@ -21,6 +21,9 @@ SHARED_MODULES = ("tower", "clip")
 OWN_MODULES = {SMOL: ("lora", "projector"), THINGS: ("language", "projector")}
 """What each model needs of its last stage."""
 
+LAST_STAGES = ("clips", "tune")
+"""The stages whose result a model can be made of. The first one that has a result is taken."""
+
 
 def export(model: str, source: Path = results.FOLDER, package: Path = parts.FOLDER) -> list[Path]:
     """Write the parts of a model, in half precision, and the tokenizer of its text encoder.
@@ -38,14 +41,14 @@ def export(model: str, source: Path = results.FOLDER, package: Path = parts.FOLD
     """
     package.mkdir(parents=True, exist_ok=True)
     shutil.copytree(source / "tokenizer", package / "tokenizer", dirs_exist_ok=True)
-    chosen = {parts.VISION: (parts.VISION, SHARED_MODULES), model: (f"{model}-tune", OWN_MODULES[model])}
+    last = [f"{model}-{stage}" for stage in LAST_STAGES]
     written = []
-    for part, (stage, modules) in chosen.items():
-        file = source / f"{stage}.safetensors"
-        if not file.exists():
-            raise FileNotFoundError(f"the {stage} stage has no result in {source}: train it first")
+    for part, stages, modules in ((parts.VISION, [parts.VISION], SHARED_MODULES), (model, last, OWN_MODULES[model])):
+        files = [file for stage in stages if (file := source / f"{stage}.safetensors").exists()]
+        if not files:
+            raise FileNotFoundError(f"the stage {' or '.join(stages)} has no result in {source}: train it first")
         written.append(package / f"{part}.safetensors")
-        save_file(_collect(load_file(file), modules), written[-1])
+        save_file(_collect(load_file(files[0]), modules), written[-1])
     return written
 
 
