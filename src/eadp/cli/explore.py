@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eadp.cli.app import EXPLORE, MODEL_HELP, app, get_console, parse_budgets, parse_names
+from eadp.pocket.names import PHOTO
 
 if TYPE_CHECKING:
     from eadp.view.comparison import Comparison
@@ -40,6 +41,11 @@ def demo(
     """
     from eadp import demo
 
+    if model == PHOTO:
+        raise typer.BadParameter(
+            "the demo asks about drawn scenes, and the model 'photo' knows photographs: give it one of yours, as in "
+            '`eadp show photo.jpg "Is there a cat?" --model photo`'
+        )
     if model not in demo.INTRODUCTIONS:
         raise typer.BadParameter(f"the demo asks one of {', '.join(demo.INTRODUCTIONS)}, not {model!r}")
     try:

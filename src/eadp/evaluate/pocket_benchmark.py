@@ -22,7 +22,7 @@ from eadp.methods import Downsample, Random
 from eadp.models.guides import Guide, guide_for
 from eadp.models.prompt import build_inputs
 from eadp.pocket import checkpoint
-from eadp.pocket.names import OFFLINE, POCKET
+from eadp.pocket.names import DRAWN, PHOTO, POCKET
 from eadp.pocket.samples import Sample
 from eadp.pocket.storage import LONGEST_ANSWER
 from eadp.pocket.things import Split
@@ -137,9 +137,15 @@ class PocketReport:
 
 
 def journal_settings(model: str = POCKET, split: Split = "test") -> Record:
-    """Return what all results in one folder share, whatever their methods, so that they can be compared."""
+    """Return what all results in one folder share, whatever their methods, so that they can be compared.
+
+    Raises:
+        ValueError: If the model knows no drawn scenes.
+    """
+    if model == PHOTO:
+        raise ValueError("the model 'photo' knows photographs and no drawn scenes: run `eadp eval photo`")
     settings = {"benchmark": world_of(model), "split": split, "model": model, "seed": Random().seed}
-    if model not in OFFLINE:
+    if model not in DRAWN:
         return settings
     weights = checkpoint(model) / "model.safetensors"
     return {**settings, "weights": hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}

@@ -9,4 +9,10 @@ THINGS = "things"
 SMOL = "smol"
 """The larger model for scenes of everyday things, with SmolLM2 as its language model."""
 
-OFFLINE = (POCKET, THINGS, SMOL)
+PHOTO = "photo"
+"""The model for photographs: EfficientNet-Lite0, which tells 1,000 things apart, in front of SmolLM2."""
+
+DRAWN = (POCKET, THINGS, SMOL)
+"""The models that know drawn scenes."""
+
+OFFLINE = (*DRAWN, PHOTO)

@@ -59,6 +59,18 @@ def checkpoint(cache: Path | None = None) -> Path:
 
 
 def _assemble(folder: Path, cache: Path | None) -> None:
+    language_model, tokenizer = load_reader(cache)
+    model = build_llava(language_model, tokenizer)
+    model.model.multi_modal_projector.load_state_dict(parts.load_module(SMOL, "projector"))
+    clip, clip_tokenizer = parts.load_vision(model)
+    storage.save(folder, model, build_processor(tokenizer, CHAT_TEMPLATE), clip, clip_tokenizer)
+
+
+def load_reader(cache: Path | None = None) -> tuple[LlamaForCausalLM, Any]:
+    """Load SmolLM2 with the LoRA that taught it to read visual words, and its tokenizer.
+
+    Arguments, returns and errors are those of `load_language_model`.
+    """
     language_model, tokenizer = load_language_model(cache)
     update = parts.load_module(SMOL, "lora")
     down, up = (
@@ -66,10 +78,7 @@ def _assemble(folder: Path, cache: Path | None) -> None:
         for prefix in ("down.", "up.")
     )
     lora.merge(language_model, down, up)
-    model = build_llava(language_model, tokenizer)
-    model.model.multi_modal_projector.load_state_dict(parts.load_module(SMOL, "projector"))
-    clip, clip_tokenizer = parts.load_vision(model)
-    storage.save(folder, model, build_processor(tokenizer, CHAT_TEMPLATE), clip, clip_tokenizer)
+    return language_model, tokenizer
 
 
 def load_language_model(cache: Path | None = None) -> tuple[LlamaForCausalLM, Any]:
