@@ -37,15 +37,17 @@ def main(stamps: Path = STAMPS) -> None:
 
 def naming_table(named: list[NamedPhoto]) -> str:
     """The share of right names by source and size, with intervals."""
-    sides = list(dict.fromkeys(each.side for each in named))
+    columns = list(dict.fromkeys((each.side, each.has_views) for each in named))
     rows = []
     for source in (*dict.fromkeys(each.source for each in named), None):
         row = []
-        for side in sides:
-            right = [float(each.is_right) for each in named if each.side == side and source in (each.source, None)]
+        for column in columns:
+            chosen = [each for each in named if (each.side, each.has_views) == column]
+            right = [float(each.is_right) for each in chosen if source in (each.source, None)]
             row.append(f"{sum(right):.0f} of {len(right)}: {with_interval(right)}")
         rows.append([source or "all", *row])
-    return format_markdown(["named right", *(f"at {side} pixels" for side in sides)], rows)
+    head = [f"at {side} pixels{', with views' if has_views else ''}" for side, has_views in columns]
+    return format_markdown(["named right", *head], rows)
 
 
 def maps_table(maps: list[MapResult]) -> str:

@@ -26,7 +26,7 @@ from eadp.models.guides.class_words import class_words
 KEEP = 64
 """Tokens of 576 that EADP keeps in the measurement of what it keeps."""
 
-NAMING_SIDES = (384, 768)
+NAMING_SIDES = (256, 384, 768)
 """Sides of the photographs to name: near the 224 pixels that the tower was trained at, and as in LLaVA."""
 
 MAPS: dict[str, Callable[[Relevance], Tensor | None]] = {
@@ -46,6 +46,7 @@ class NamedPhoto:
         source: The source of the photograph.
         file: Its file.
         side: The side in pixels to which it was scaled.
+        has_views: Whether the smaller views had votes, as in LLaVA.
         word: A word for the thing.
         answer: The tower's name for it.
         is_right: Whether the answer is a name, a synonym or a wider word for the thing.
@@ -54,6 +55,7 @@ class NamedPhoto:
     source: str
     file: str
     side: int
+    has_views: bool
     word: str
     answer: str
     is_right: bool
@@ -82,14 +84,19 @@ class MapResult:
     kept: float
 
 
-def names_thing(answer: str, classes: Collection[int]) -> bool:
+def names_thing(answer: str, classes: Collection[int], widest: int | None = None) -> bool:
     """Whether a text names a thing: by the name of one of its classes, a synonym, or a word above them.
 
     Args:
         answer: The text, such as "a tabby cat".
         classes: The classes that are right.
+        widest: Words for more classes than this name nothing; None to allow all of them.
     """
-    return any(not word.classes.keys().isdisjoint(classes) for word in class_words().read(answer))
+    return any(
+        not word.classes.keys().isdisjoint(classes)
+        for word in class_words().read(answer)
+        if widest is None or len(word.classes) <= widest
+    )
 
 
 def to_pixels(image: Image.Image, side: int) -> Tensor:
@@ -101,7 +108,10 @@ def to_pixels(image: Image.Image, side: int) -> Tensor:
 
 @torch.inference_mode()
 def name_photos(tower: EfficientNetLiteModel, photos: Iterable[Photo], sides: Sequence[int]) -> list[NamedPhoto]:
-    """Let the tower name the main thing of photographs: the class with the largest mean logit over the cells.
+    """Let the tower name the main thing of photographs.
+
+    At each side its answer is the class with the largest mean logit over the cells. At the tower's own side it answers
+    once more as LLaVA sees it, with the votes of the smaller views: the class with the largest mean probability.
 
     Args:
         tower: The tower.
@@ -109,12 +119,16 @@ def name_photos(tower: EfficientNetLiteModel, photos: Iterable[Photo], sides: Se
         sides: The sides in pixels to which each photograph is scaled.
     """
     named = []
+    own, classes = tower.config.image_size, tower.config.num_classes
     for photo in photos:
-        for side in sides:
-            cells = tower(to_pixels(photo.on_white(), side))
-            answer = class_words().names[int(tower.classifier(cells.pooler_output).argmax())]
+        image = photo.on_white()
+        evidence = {(side, False): tower.classifier(tower(to_pixels(image, side)).pooler_output)[0] for side in sides}
+        described = tower(to_pixels(image, own), output_hidden_states=True).hidden_states[-1]
+        evidence[own, True] = described[0, :, :classes].mean(0)
+        for (side, has_views), classes_seen in evidence.items():
+            answer = class_words().names[int(classes_seen.argmax())]
             is_right = names_thing(answer, photo.classes)
-            named.append(NamedPhoto(photo.source, photo.name, side, photo.word, answer, is_right))
+            named.append(NamedPhoto(photo.source, photo.name, side, has_views, photo.word, answer, is_right))
     return named
 
 
@@ -135,8 +149,9 @@ def measure_maps(tower: EfficientNetLiteModel, scenes: Iterable[Scene], **settin
         if not inside.any() or not outside.any():
             continue
         output = tower(to_pixels(scene.image, tower.config.image_size), output_hidden_states=True)
-        aligned = guide.align(output.hidden_states[-1][0])
-        tokens = VisualTokens(output.last_hidden_state[0], aligned, [(side, side)])
+        # LLaVA's visual tokens are a linear map of what the tower says of the cells.
+        described = output.hidden_states[-1][0]
+        tokens = VisualTokens(described, guide.align(described), [(side, side)])
         for word in filter(None, (scene.thing.word, scene.thing.general_word)):
             selection = method.select(tokens, guide.encode(f"Where is the {word}?"))
             auc = {
