@@ -56,11 +56,13 @@ def demo(
 
 FORMATS = (".png", ".webp", ".jpg")
 
+DEFAULT_HELP = "Default: `photo`, which knows photographs, or `pocket` if the weights of `photo` are not installed."
+
 ImagePath = Annotated[
     Path, typer.Argument(help="An image, or a video: an animated GIF or WebP, or a folder of frames.")
 ]
 Question = Annotated[str, typer.Argument(help="The question about the image.")]
-Model = Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
+Model = Annotated[str | None, typer.Option(metavar="MODEL", help=f"{MODEL_HELP} {DEFAULT_HELP}")]
 Keep = Annotated[
     str, typer.Option(metavar="BUDGET", help="How many visual tokens stay: a count (64) or a share (0.125).")
 ]
@@ -76,7 +78,7 @@ Frames = Annotated[
 def show(
     image: ImagePath,
     question: Question,
-    model: Model = "pocket",
+    model: Model = None,
     keep: Keep = "64",
     method: Methods = "eadp,cdpruner,topk",
     frames: Frames = 8,
@@ -105,7 +107,7 @@ def show(
 def report(
     image: ImagePath,
     question: Question,
-    model: Model = "pocket",
+    model: Model = None,
     keep: Keep = "64",
     method: Methods = "eadp,cdpruner,topk",
     frames: Frames = 8,
@@ -130,7 +132,7 @@ def report(
 
 @app.command(rich_help_panel=EXPLORE)
 def view(
-    model: Model = "pocket",
+    model: Model = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on. The default serves this machine only.")
     ] = "127.0.0.1",
@@ -172,11 +174,12 @@ def methods() -> None:
     get_console().print(table)
 
 
-def _compare_methods(image: Path, question: str, model: str, keep: str, method: str, frames: int) -> Comparison:
+def _compare_methods(image: Path, question: str, model: str | None, keep: str, method: str, frames: int) -> Comparison:
     from rich.progress import Progress
 
     from eadp.utils.images import read_frames
     from eadp.view.comparer import MethodComparer, check_request
+    from eadp.view.default_model import choose_model
 
     methods = parse_names(method)
     if len(budgets := parse_budgets(keep)) != 1:
@@ -186,7 +189,7 @@ def _compare_methods(image: Path, question: str, model: str, keep: str, method: 
         images = read_frames(image, frames)
         with Progress(transient=True, console=get_console()) as progress:
             task = progress.add_task("loading the model", total=len(methods) + 3)
-            comparer = MethodComparer.from_name(model)
+            comparer = MethodComparer.from_name(*choose_model(model))
             return comparer.compare(
                 images,
                 question,

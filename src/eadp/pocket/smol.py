@@ -102,10 +102,21 @@ def load_language_model(cache: Path | None = None) -> tuple[LlamaForCausalLM, An
     return model.eval(), AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def _dequantize(weights: Path, folder: Path) -> None:
-    """Write a copy in half precision."""
+def check_installed(cache: Path | None = None) -> None:
+    """Raise the errors of `load_language_model` about what is not installed, without loading anything."""
+    if not WEIGHTS.copy_folder(cache).exists():
+        WEIGHTS.find()
+        _check_gguf()
+
+
+def _check_gguf() -> None:
     if util.find_spec("gguf") is None:
         raise ImportError('reading the weights of SmolLM2 needs the package gguf: run `pip install "eadp[smol]"`')
+
+
+def _dequantize(weights: Path, folder: Path) -> None:
+    """Write a copy in half precision."""
+    _check_gguf()
     read = AutoModelForCausalLM.from_pretrained(
         weights.parent, gguf_file=weights.name, dtype=torch.float32, trust_remote_code=False
     )

