@@ -21,7 +21,7 @@ help: ## List the targets
 pocket: $(READY) ## Train the pocket model from scratch: about 90 minutes on two cores; resumes if interrupted
 	$(BIN)/python -m training
 
-demo: $(READY) ## Ask the pocket model with all tokens and with few, and draw what was kept
+demo: $(READY) ## Ask a small model five questions with all tokens and with few, and draw what was kept
 	$(BIN)/eadp demo
 
 test: lint browser ## Run the linters, the type checker and all tests

@@ -1,123 +1,146 @@
-"""Measure the pocket model's accuracy with every method at a quarter, an eighth and a sixteenth of the tokens.
+"""Measure every method for images on scenes of things, with 64, 32 and 16 of 576 tokens: which methods differ?
 
-The pocket model is a toy of two million parameters: the figures show how methods behave, not how accurate they are on
-photographs.
+    python benchmarks/accuracy.py                    # 3,000 questions, an hour or two on one core
+    python benchmarks/accuracy.py --samples 300      # a first look
+    python benchmarks/accuracy.py --model smol --samples 500 --methods eadp,divprune,random
 
-    python benchmarks/accuracy.py                  # 320 questions, about 15 minutes on one core
-    python benchmarks/accuracy.py --samples 48     # a quick check
-    python benchmarks/accuracy.py --only mmtok     # a new method; the results of the others stay
-
-Every answer is kept in out/accuracy, so that a run can be continued.
+The model `things` is a toy: the figures show how methods behave, not how accurate they are on photographs. All pairs of
+methods are compared on the same questions, by random signs of the differences of whole scenes, with Holm's correction
+for the number of pairs. Every answer is kept in out/accuracy, so that a run can be continued.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import common
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from eadp.evaluate import pocket_benchmark, pocket_report
+from eadp.evaluate import pocket_benchmark
 from eadp.evaluate.journal import Journal
+from eadp.evaluate.pairwise import Pairwise, compare_all
+from eadp.evaluate.pocket_benchmark import Outcome, PocketReport
 from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec
 from eadp.methods import get_method_class, list_methods
+from eadp.methods.video import VideoMethod
+from eadp.pocket.names import THINGS
+from eadp.pocket.worlds import samples_for
 from eadp.utils.tables import format_markdown
 
-SHARES = (0.25, 0.125, 0.0625)
+BUDGETS = (64, 32, 16)
 OPTIONS: dict[str, dict[str, Any]] = {
-    # The last layer of the pocket tower is the identity, and its attention is meaningless: use the layer before it.
+    # The last layer of the tower is the identity, and its attention is meaningless: use the layer before it.
     "prumerge": {"layer": -2},
-    # With four layers, a low mean over the layers is out of reach: the budget counts what the last cut leaves.
+    # With so few layers, a low mean over the layers is out of reach: the budget counts what the last cut leaves.
     "sparsevlm": {"budget": "after_prune"},
     # Their releases send a few tokens more than the budget, which would not be a fair comparison.
     "dart": {"exact": True},
     "trim": {"exact": True},
-    **{name: {"exact": True} for name in ("evs", "vidcom2", "vcast")},
-    **{name: {"layer": -2, "exact": True} for name in ("fastvid", "holitom")},
-    "flashvid": {"layer": -2, "exact": True, "expansion": 1.0},
 }
-JOURNAL = common.ROOT / "out" / "accuracy"
 
 
-METHODS = [name for name in list_methods() if get_method_class(name).takes_budget]
+def is_for_images(name: str) -> bool:
+    """Whether a method takes a budget and does not need a clip."""
+    method = get_method_class(name)
+    return method.takes_budget and not issubclass(method, VideoMethod)
 
 
-def main(samples: int = 320, only: str = "") -> None:
-    """Measure, print, and write benchmarks/results/accuracy.json and the table in docs/guides/pocket.md.
+METHODS = [name for name in list_methods() if is_for_images(name)]
 
-    Args:
-        samples: Number of questions.
-        only: Methods to measure, separated by commas. Default: all.
-    """
+
+def main(samples: int = 3000, model: str = THINGS, methods: str = ",".join(METHODS)) -> None:
+    """Measure, print, and write the results and the table in docs/guides/things.md."""
     common.use_one_thread()
+    names = methods.split(",")
     settings = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND)]
-    measured = only.split(",") if only else METHODS
-    settings += [MethodSpec(name, share, OPTIONS.get(name, {})) for name in measured for share in SHARES]
-    with Journal.open(JOURNAL, pocket_benchmark.journal_settings()) as journal, Progress() as progress:
+    settings += [MethodSpec(name, keep, OPTIONS.get(name, {})) for name in names for keep in BUDGETS]
+    folder = common.ROOT / "out" / "accuracy" / model
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Journal.open(folder, pocket_benchmark.journal_settings(model)) as journal, Progress(*columns) as progress:
         task = progress.add_task(f"{len(settings)} settings", total=len(settings) * samples)
-        found = pocket_benchmark.evaluate(
-            settings, samples, progress=lambda done: progress.advance(task, done), journal=journal
+        report = pocket_benchmark.evaluate(
+            settings, samples, progress=lambda done: progress.advance(task, done), model=model, journal=journal
         )
-    console = Console(width=160)
-    console.print(pocket_report.as_table(found))
-    outcomes = [
-        {k: v for k, v in o.items() if k not in ("answers", "right")} for o in pocket_report.as_json(found)["outcomes"]
+    scenes = [sample.scene for sample in samples_for(model, "test", samples)]
+    pairs = {keep: compare_at(report, names, keep, scenes) for keep in BUDGETS}
+    text = describe(report, names, pairs)
+    Console(width=160).print(text)
+    common.save("accuracy" if model == THINGS else f"accuracy-{model}", as_json(report, pairs))
+    common.write_into(common.ROOT / "docs" / "guides" / "things.md", f"accuracy of {model}", text)
+
+
+def compare_at(report: PocketReport, names: list[str], keep: int, scenes: list[int]) -> Pairwise:
+    """Compare all pairs of methods at a budget."""
+    return compare_all({name: report.find_outcome(name, keep).right for name in names}, scenes)
+
+
+def describe(report: PocketReport, names: list[str], pairs: dict[int, Pairwise]) -> str:
+    """The accuracies, and at each budget the methods that all differ from each other, as Markdown."""
+    unpruned, blind, majority = (report.find_outcome(name) for name in (ALL_TOKENS, BLIND, MAJORITY))
+    ordered = sorted(names, key=lambda name: -report.find_outcome(name, BUDGETS[1]).accuracy)
+    rows = [[name, *(percent(report.find_outcome(name, keep)) for keep in BUDGETS)] for name in ordered]
+    kinds = list(report.accuracy_by_kind(unpruned))
+    by_kind = [
+        [title, *(f"{100 * value:.0f}" for value in report.accuracy_by_kind(outcome).values())]
+        for title, outcome in (
+            ("all 576 tokens", unpruned),
+            *((f"{names[0]}, {keep} tokens", report.find_outcome(names[0], keep)) for keep in BUDGETS),
+            ("without the image", blind),
+            ("most frequent answer", majority),
+        )
     ]
-    result = {"questions": samples, "outcomes": outcomes}
-    if only:
-        result = add_to_known(result)
-    path = common.save("accuracy", result)
-    page = common.ROOT / "docs" / "guides" / "pocket.md"
-    common.write_into(page, "accuracy", table(result))
-    console.print(f"written: {path.relative_to(common.ROOT)}, {page.relative_to(common.ROOT)}")
-
-
-def add_to_known(result: dict[str, Any]) -> dict[str, Any]:
-    """Put new outcomes among those of benchmarks/results/accuracy.json.
-
-    Raises:
-        ValueError: If those are of other questions or of another model, judged by the unpruned answers.
-    """
-    known = json.loads((common.RESULTS / "accuracy.json").read_text())
-    new = {outcome["method"]: outcome for outcome in result["outcomes"]}
-    before = next(outcome for outcome in known["outcomes"] if outcome["method"] == ALL_TOKENS)
-    if known["questions"] != result["questions"] or before["by_kind"] != new[ALL_TOKENS]["by_kind"]:
-        raise ValueError("the known results are of other questions or of another model: measure all methods again")
-    others = [outcome for outcome in known["outcomes"] if outcome["method"] not in new]
-    outcomes = sorted([*result["outcomes"], *others], key=lambda outcome: _place(outcome["method"]))
-    return {"questions": result["questions"], "outcomes": outcomes}
-
-
-def _place(method: str) -> int:
-    return [ALL_TOKENS, BLIND, *METHODS, MAJORITY].index(method)
-
-
-def table(result: dict[str, Any]) -> str:
-    """Format one row per method and one column per budget."""
-    outcomes = {(outcome["method"], outcome["keep"]): outcome for outcome in result["outcomes"]}
-
-    def cell(method: str, share: float) -> str:
-        outcome = outcomes[method, share]
-        low, high = outcome["interval"]
-        layer_mean = (
-            "" if abs(outcome["layer_mean"] - outcome["mean_tokens"]) < 1 else f" [{outcome['layer_mean']:.0f}]"
-        )
-        return f"{100 * outcome['accuracy']:.1f} ({100 * low:.0f}–{100 * high:.0f}){layer_mean}"
-
-    known = [name for name in METHODS if (name, SHARES[0]) in outcomes]
-    rows = [[name, *(cell(name, share) for share in SHARES)] for name in known]
-    rows.sort(key=lambda row: -outcomes[row[0], SHARES[1]]["accuracy"])
-    unpruned, blind, majority = (outcomes[name, None]["accuracy"] for name in (ALL_TOKENS, BLIND, MAJORITY))
-    head = ["method", *(f"{share:.4g} of the tokens" for share in SHARES)]
-    note = (
-        f"{result['questions']} test questions, percent correct (95 % interval). Unpruned: {100 * unpruned:.1f}; "
-        f"without the image: {100 * blind:.1f}; always the most frequent answer of the kind: {100 * majority:.1f}. In "
-        "brackets, for methods that prune inside the language model: the mean number of tokens over its four layers."
+    found = "\n".join(
+        f"- {keep} tokens: {len(pairwise.distinct)} methods all differ significantly from each other "
+        f"({', '.join(pairwise.distinct)})."
+        for keep, pairwise in pairs.items()
     )
-    return f"{note}\n\n{format_markdown(head, rows)}"
+    return "\n\n".join(
+        (
+            f"{len(report.kinds):,} test questions, percent correct (95 % interval). All 576 tokens: "
+            f"{percent(unpruned)}; without the image: {percent(blind)}; always the most frequent answer of the "
+            f"kind: {percent(majority)}.",
+            format_markdown(["method", *(f"{keep} tokens" for keep in BUDGETS)], rows),
+            found,
+            "By kind of question, in percent:",
+            format_markdown(["", *kinds], by_kind),
+        )
+    )
+
+
+def percent(outcome: Outcome) -> str:
+    """An accuracy with its interval, in percent."""
+    low, high = outcome.interval
+    return f"{100 * outcome.accuracy:.1f} ({100 * low:.0f}–{100 * high:.0f})"
+
+
+def as_json(report: PocketReport, pairs: dict[int, Pairwise]) -> dict[str, Any]:
+    """Accuracies by kind, and the corrected p-value of every pair."""
+    return {
+        "model": report.model,
+        "questions": len(report.kinds),
+        "outcomes": [
+            {
+                "method": outcome.spec.method,
+                "keep": outcome.spec.keep,
+                "options": outcome.spec.options,
+                "accuracy": outcome.accuracy,
+                "interval": outcome.interval,
+                "loyalty": report.loyalty(outcome),
+                "mean_tokens": outcome.mean_tokens,
+                "layer_mean": outcome.layer_mean,
+                "by_kind": report.accuracy_by_kind(outcome),
+            }
+            for outcome in report.outcomes
+        ],
+        "pairs": [
+            {"keep": keep, "better": a, "worse": b, "corrected_p": p}
+            for keep, found in pairs.items()
+            for (a, b), p in found.corrected.items()
+        ],
+        "distinct": {str(keep): found.distinct for keep, found in pairs.items()},
+    }
 
 
 if __name__ == "__main__":

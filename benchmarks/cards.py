@@ -25,8 +25,9 @@ from eadp.utils.tables import NOTHING, format_markdown
 
 PAGES = common.ROOT / "docs" / "methods"
 CONTROL = "control"
-SHARES = (0.25, 0.125, 0.0625)
-"""Shares of the tokens at which accuracy.py measures the pocket model."""
+BUDGETS = (64, 32, 16)
+"""Budgets at which accuracy.py measures the model for scenes of things."""
+
 VECTOR_FOLDERS = {"prumerge_plus": "prumerge"}
 """Folders of golden vectors that are not called `METHOD` or `METHOD_…`."""
 
@@ -88,7 +89,7 @@ def figures() -> str:
     for method in methods():
         counts = [[int(count) for count in row[2].split(" of ")] for row in vector_rows(method)]
         time = times["ms"].get(method.name)
-        accuracies = [outcomes.get((method.name, share)) for share in SHARES]
+        accuracies = [outcomes.get((method.name, budget)) for budget in BUDGETS]
         rows.append(
             [
                 f"[{method.__name__}]({method.name}.md)",
@@ -100,7 +101,7 @@ def figures() -> str:
                 *(NOTHING if each is None else f"{100 * each:.1f}" for each in accuracies),
             ]
         )
-    return format_markdown([*head, *(f"pocket at {share:.4g}" for share in SHARES)], rows)
+    return format_markdown([*head, *(f"things, {budget} tokens" for budget in BUDGETS)], rows)
 
 
 def is_text_aware(method: type[Method]) -> bool:
@@ -156,14 +157,15 @@ def picture(method: type[Method]) -> list[str]:
     if (common.IMAGES / f"clip-{method.name}.webp").is_file():
         return [
             f"![What {method.__name__} keeps of a clip](../img/clip-{method.name}.webp)",
-            f"Frames of the pocket world, and below them what {method.__name__} keeps of each with `keep=0.25`.",
+            f"Frames of a [clip of things](../guides/things.md), and below them what {method.__name__} keeps of each "
+            "with `keep=0.25`.",
         ]
     if not (common.IMAGES / f"method-{method.name}.webp").is_file():
         return []
     shown = load_result("pictures")
     return [
         f"![What {method.__name__} keeps of a scene](../img/method-{method.name}.webp)",
-        f"A scene of the [pocket model](../guides/pocket.md) with the question “{shown['question']}”, and the "
+        f"A [scene of things](../guides/things.md) with the question “{shown['question']}”, and the "
         f"{shown['keep']} of {shown['tokens']} tokens that {method.__name__} keeps.",
     ]
 
@@ -247,26 +249,8 @@ def accuracy_in_paper(method: type[Method]) -> str:
 
 
 def measurements(method: type[Method]) -> Iterator[str]:
-    found = load_result("accuracy")
-    own = [outcome for outcome in found["outcomes"] if outcome["method"] == method.name]
-    unpruned = next(outcome for outcome in found["outcomes"] if outcome["method"] == "all tokens")
-    cells = []
-    for outcome in own:
-        low, high = outcome["interval"]
-        options = ", ".join(f"{name}={value!r}" for name, value in outcome["options"].items())
-        cells.append(
-            [
-                f"{outcome['keep']:.4g}" + (f" (`{options}`)" if options else ""),
-                f"{100 * outcome['accuracy']:.1f} ({100 * low:.0f}–{100 * high:.0f})",
-            ]
-        )
-    if cells:
-        yield (
-            f"**Accuracy of the [pocket model](../guides/pocket.md)**, a toy, on {found['questions']} questions, in "
-            f"percent with a 95 % interval. Unpruned: {100 * unpruned['accuracy']:.1f}. Do not compare this with the "
-            "paper's figures."
-        )
-        yield format_markdown(["share of tokens kept", "correct"], cells)
+    yield from accuracy(method, "accuracy", "scenes", "576 visual tokens")
+    yield from accuracy(method, "clip_accuracy", "clips", "1,152 visual tokens")
     times = [case for case in load_result("methods")["cases"] if method.name in case["ms"]]
     if times and method.name != "eadp":
         ratios = [f"{case['ms'][method.name] / case['ms']['eadp']:.2f}" for case in times]
@@ -287,6 +271,31 @@ def measurements(method: type[Method]) -> Iterator[str]:
             "random weights, one CPU thread ([how it is measured](../guides/measure.md))."
         )
         yield format_markdown(["model", "tokens kept", "prefill (95 % interval)"], rows)
+
+
+def accuracy(method: type[Method], result: str, asked: str, tokens: str) -> Iterator[str]:
+    """Format how often answers about scenes or clips of things stay right with a method."""
+    found = load_result(result)
+    unpruned = next(outcome for outcome in found["outcomes"] if outcome["method"] == "all tokens")
+    rows = []
+    for outcome in found["outcomes"]:
+        if outcome["method"] != method.name:
+            continue
+        low, high = outcome["interval"]
+        options = ", ".join(f"{name}={value!r}" for name, value in outcome["options"].items())
+        rows.append(
+            [
+                f"{outcome['keep']:.4g}" + (f" (`{options}`)" if options else ""),
+                f"{100 * outcome['accuracy']:.1f} ({100 * low:.0f}–{100 * high:.0f})",
+            ]
+        )
+    if rows:
+        yield (
+            f"**Accuracy of a [toy model](../guides/things.md) on {found['questions']:,} questions about {asked} of "
+            f"things**, {tokens} each, in percent with a 95 % interval. Unpruned: {100 * unpruned['accuracy']:.1f}. "
+            "Do not compare this with the paper's figures."
+        )
+        yield format_markdown(["kept, as a number or share", "correct"], rows)
 
 
 def load_result(name: str) -> dict[str, Any]:

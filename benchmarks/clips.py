@@ -2,7 +2,7 @@
 
     python benchmarks/clips.py
 
-The clip is one of the pocket world, and the model is the pocket model. Its frames are images that share one budget.
+The clip is one of things, and the model is `clips`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from eadp.methods import get_method, get_method_class, list_methods
 from eadp.methods.floc import FLoC
 from eadp.methods.video import VideoMethod
 from eadp.models.prompt import build_clip_inputs
-from eadp.pocket.world import make_clip, render_image
+from eadp.pocket.names import CLIPS
+from eadp.pocket.things import clip_samples
 from eadp.view.panels import draw_image_panel, draw_kept_panel
 from eadp.view.selection import build_comparison
 
 METHODS = [name for name in list_methods() if issubclass(get_method_class(name), (VideoMethod, FLoC))]
-KEEP, FRAMES, WIDTH = 0.25, 6, 900
+KEEP, WIDTH = 0.25, 1100
 
 
 def main() -> None:
     """Draw docs/img/clip-NAME.webp of each video method."""
-    model, processor = eadp.load_pocket()
-    clip = make_clip("test", 0, frames=FRAMES)
-    frames = [render_image(frame) for frame in clip.frames]
-    inputs = build_clip_inputs(model, processor, frames, clip.question)
+    model, processor = eadp.load_pocket(CLIPS)
+    (clip,) = clip_samples("test", 1)
+    inputs = build_clip_inputs(model, processor, clip.frames, clip.question)
     for name in METHODS:
-        # The last layer of the pocket tower is the identity, so its attention means nothing.
+        # The last layer of the tower is the identity, so its attention means nothing.
         own = {"layer": -2} if "layer" in get_method_class(name).default_settings() else {}
-        with eadp.attach(model, processor, method=get_method(name, keep=KEEP, **own), budget_over="prompt") as pruned:
+        with eadp.attach(model, processor, method=get_method(name, keep=KEEP, **own)) as pruned:
             model(**inputs)
         kept = join(pruned.last)
-        comparison = build_comparison(kept, frames, joined_grids(pruned), clip.question)
+        comparison = build_comparison(kept, list(clip.frames), joined_grids(pruned), clip.question)
         panels = [draw_image_panel(comparison, WIDTH), draw_kept_panel(comparison, comparison.results[0], WIDTH)]
         picture = Image.new("RGB", (WIDTH, sum(panel.height for panel in panels)), "white")
         picture.paste(panels[0], (0, 0))

@@ -16,9 +16,8 @@ from transformers import (
     LlavaNextProcessor,
 )
 
-from eadp.pocket.names import THINGS
-from eadp.pocket.things import samples
-from eadp.pocket.things.clips import make_clip
+from eadp.pocket.names import CLIPS, THINGS
+from eadp.pocket.things import clip_samples, scene_samples
 from eadp.pocket.things.questions import make_question
 from eadp.pocket.things.render import render
 from eadp.pocket.things.scene import LARGE_SIDE, make_scene
@@ -28,17 +27,19 @@ from eadp.view.comparison import Comparison
 from eadp.view.figure import coverages, draw_figure
 
 DOCS = Path("docs")
-KEEP = 64
+KEEP, CLIP_KEEP = 64, 128
 METHODS = ("eadp", "cdpruner", "topk")
-SCENES = (7, 6, 1, 5)
-"""Indices of the test questions that are shown."""
+SCENES = ((11, "nearest", 0.0), (40, "several", 0.0), (29, "group", 1.0), (9, "between", 0.0))
+"""The number of a test scene, the kind of the question about it, and the share of questions that get instructions."""
 
-LARGE_SCENE, CLIP, CLIP_FRAMES = 0, 0, 8
-"""The numbers of the test scene that is read as crops, and of the clip, with its frames."""
+LARGE_SCENE, CLIP = 0, 2
+"""The numbers of the test scene that is read as crops, and of the clip."""
+
+CROPS = "crops"
 
 HEAD = """# Gallery
 
-`make gallery` draws these figures. The model is [things](pocket.md#smol-and-the-world-of-things), a toy that ships with
+`make gallery` draws these figures. The model is [things](things.md), a toy that ships with
 the package, and it keeps {keep} of its 576 visual tokens. Each figure shows the words of the question with their
 entropies (words that are struck through are not used), then the image, then one column per method: its relevance map on
 top, and the tokens it kept below. Coverage is computed in the same way for every method: facility location with EADP's
@@ -58,7 +59,7 @@ class GalleryItem:
         images: One image, or the frames of a clip.
         question: The question.
         keep: Number of visual tokens that stay.
-        crops: Whether the model is one that splits images into crops.
+        model: The model: THINGS, CLIPS, or one that splits images into crops (CROPS).
     """
 
     name: str
@@ -67,7 +68,7 @@ class GalleryItem:
     images: list[Image.Image]
     question: str
     keep: int = KEEP
-    crops: bool = False
+    model: str = THINGS
 
 
 def with_crops(comparer: MethodComparer) -> MethodComparer:
@@ -107,8 +108,8 @@ def with_crops(comparer: MethodComparer) -> MethodComparer:
 def collect_items() -> list[GalleryItem]:
     """Collect the sections: scenes, crops, a clip."""
     found = []
-    questions = list(samples("test", max(SCENES) + 1))
-    for number, sample in enumerate((questions[each] for each in SCENES), start=1):
+    for number, (index, kind, wrapped) in enumerate(SCENES, start=1):
+        (sample,) = scene_samples("test", index, 1, (kind,), wrapped)
         text = f"The right answer: {sample.answer}."
         found.append(GalleryItem(f"scene-{number}", f"Scene {number}", text, [sample.image], sample.question))
     scene = make_scene("test", LARGE_SCENE, LARGE_SIDE)
@@ -120,14 +121,13 @@ def collect_items() -> list[GalleryItem]:
         "A LLaVA-NeXT with the same weights sees a scene twice as large: the whole image, and four crops. It was never "
         f"trained on crops, so ignore its answer (the right one is: {asked.answer}); the maps are meaningful."
     )
-    found.append(GalleryItem("crops", "Crops", text, [drawing.image], asked.text, 5 * KEEP, crops=True))
-    moving = make_clip("test", CLIP, CLIP_FRAMES)
-    frames = [render(frame).image for frame in moving.frames]
+    found.append(GalleryItem("crops", "Crops", text, [drawing.image], asked.text, 5 * KEEP, CROPS))
+    *_, moving = clip_samples("test", CLIP + 1)
     text = (
-        f"{CLIP_FRAMES} frames share one budget by importance. The model was trained on single images, so ignore its "
-        f"answer to a clip (the right one is: {moving.answer}); the maps and quotas are meaningful."
+        f"The model for clips sees {len(moving.frames)} frames of 144 tokens, which share a budget by importance. The "
+        f"right answer: {moving.answer}."
     )
-    found.append(GalleryItem("clip", "A clip", text, frames, moving.question, CLIP_FRAMES * KEEP))
+    found.append(GalleryItem("clip", "A clip", text, list(moving.frames), moving.question, CLIP_KEEP, CLIPS))
     return found
 
 
@@ -143,12 +143,13 @@ def format_section(item: GalleryItem, comparison: Comparison) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    comparer = MethodComparer.from_name(THINGS)
-    comparer.notes = ()
-    comparers = {False: comparer, True: with_crops(comparer)}
+    comparers = {name: MethodComparer.from_name(name) for name in (THINGS, CLIPS)}
+    comparers[CROPS] = with_crops(comparers[THINGS])
+    for comparer in comparers.values():
+        comparer.notes = ()
     text = HEAD.format(keep=KEEP)
     for item in track(collect_items(), "gallery"):
-        comparison = comparers[item.crops].compare(item.images, item.question, METHODS, item.keep, rounds=1)
+        comparison = comparers[item.model].compare(item.images, item.question, METHODS, item.keep, rounds=1)
         draw_figure(comparison).save(DOCS / "img" / f"gallery-{item.name}.webp", quality=90, method=6)
         text += format_section(item, comparison)
     (DOCS / "guides" / "gallery.md").write_text(text, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Draw the picture of each method's card: one scene of the pocket world, and the tokens that the method keeps of it.
+"""Draw the picture of each method's card: one scene of things, and the tokens that the method keeps of it.
 
     python benchmarks/pictures.py               # all methods
     python benchmarks/pictures.py mmtok scope   # only these
 
-The model is the pocket model. `cards.py` puts the pictures into the cards.
+The model is `things`. `cards.py` puts the pictures into the cards.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import typer
 from PIL import Image
 
 from eadp.methods import get_method_class, list_methods
-from eadp.pocket.samples import samples
+from eadp.pocket.names import THINGS
+from eadp.pocket.things import scene_samples
 from eadp.view.comparer import MethodComparer
 from eadp.view.panels import draw_image_panel, draw_kept_panel
 
-SCENE = 7
-"""Index of the test question of the pocket benchmark that is shown, as in the gallery."""
-KEEP = 32
+SCENE, KIND = 11, "nearest"
+"""The number of the test scene that is shown, as in `eadp demo`, and the kind of the question."""
+
+KEEP = 64
 PANEL, GAP = 280, 12
 """Width of a panel, and the space between the two, in pixels."""
 
@@ -32,8 +34,8 @@ def main(names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
     known = [name for name in list_methods() if get_method_class(name).takes_budget]
     # `clips.py` draws those that are for clips.
     chosen = names or [name for name in known if not (common.IMAGES / f"clip-{name}.webp").is_file()]
-    sample = list(samples("test", SCENE + 1))[SCENE]
-    comparison = MethodComparer.from_name("pocket").compare([sample.image], sample.question, chosen, KEEP, rounds=1)
+    (sample,) = scene_samples("test", SCENE, 1, (KIND,), wrapped=0.0)
+    comparison = MethodComparer.from_name(THINGS).compare([sample.image], sample.question, chosen, KEEP, rounds=1)
     scene = draw_image_panel(comparison, PANEL)
     for name, result in zip(chosen, comparison.results, strict=True):
         kept = draw_kept_panel(comparison, result, PANEL)

@@ -108,3 +108,15 @@ def test_topk_is_relevance_alone() -> None:
     found = get_method("topk", keep=2, smoothing=1).select(tokens, text)
     assert found.order.tolist() == [1, 3]
     assert found.indices.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("keep", "quotas"), [(8, [0, 4, 0, 0, 4, 0, 0]), (6, [0, 4, 0, 0, 2, 0, 0]), (3, [0, 0, 0, 3, 0, 0, 0])]
+)
+def test_uniform_can_keep_whole_frames_at_even_distances(keep: int, quotas: list[int]) -> None:
+    clip = VisualTokens(torch.randn(28, 5), None, [(2, 2)] * 7, is_clip=True)
+    found = get_method("uniform", keep=keep, whole_frames=True).select(clip)
+    assert list(found.quotas) == quotas
+    assert [int(((found.indices // 4) == frame).sum()) for frame in range(7)] == quotas
+    crops = VisualTokens(clip.features, None, clip.grids)
+    assert get_method("uniform", keep=14, whole_frames=True).select(crops).quotas == (2,) * 7

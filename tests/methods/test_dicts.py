@@ -60,7 +60,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "sparsevlm": {"layers": (2, 6, 15), "budget": "layer_mean", "table": (9, 5, 3), "recycle": 0.5},
     "topk": {"keep": 9, "mu": 0.25, "q": 0.2, "tau": 0.02, "gamma": 0.03, "smoothing": 5},
     "trim": {"keep": 9, "exact": True},
-    "uniform": {"keep": 1.0},
+    "uniform": {"keep": 1.0, "whole_frames": True},
     "visionzip": {"keep": 9, "layer": -3, "contextual": 4},
     "vispruner": {"keep": 9, "ratio": 0.25, "layer": -3},
 }

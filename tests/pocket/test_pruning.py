@@ -97,13 +97,6 @@ def test_a_mask_that_hides_kept_tokens_spoils_the_answers(loaded, monkeypatch):
     assert sum(correct(loaded, {"colour", "shape"})) <= 10
 
 
-def test_the_demo_prints_both_answers_and_writes_an_image(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--questions", "1", "--out", str(tmp_path / "demo.png")])
-    assert result.exit_code == 0, result.output
-    assert "256 visual tokens → 32" in result.output
-    assert (tmp_path / "demo.png").stat().st_size > 1000
-
-
 def test_the_benchmark_writes_its_files(tmp_path):
     arguments = ["eval", "pocket", "--methods", "uniform", "--keep", "16", "--samples", "8", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from eadp.models.prompt import build_clip_inputs
 from eadp.pocket.text import CHAT_TEMPLATE
-from eadp.pocket.things.clip_model import FRAME_GRID, build_clip_model, clip_inputs
+from eadp.pocket.things.clip_model import FRAME_GRID, build_clip_model, build_clip_processor
 from eadp.pocket.things.clips import make_clip
 from eadp.pocket.things.llava import build_llava, build_processor
 from eadp.pocket.things.model import build_language_model, build_tower
@@ -80,10 +81,11 @@ def test_with_all_tokens_the_tower_sees_what_the_model_for_clips_sees(parts):
     model, _, tokenizer = parts
     clip = make_clip("train", 0, FRAMES)
     processor = build_processor(tokenizer, CHAT_TEMPLATE)
-    pixels = clip_inputs(processor, [drawing.image for drawing in render_clip(clip.frames)], clip.question)
     tower, projector = model.model.vision_tower, model.model.multi_modal_projector
     seen = encode_clips(tower, draw_clips("train", 0, 1), torch.arange(CELLS)[None])
-    made = build_clip_model(model, processor)
+    made = build_clip_model(model, tokenizer)
+    frames = [drawing.image for drawing in render_clip(clip.frames)]
+    pixels = build_clip_inputs(made, build_clip_processor(processor), frames, clip.question)
     expected = made.model.get_video_features(
         pixels["pixel_values_videos"], vision_feature_layer=-2, vision_feature_select_strategy="default"
     ).pooler_output

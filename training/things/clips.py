@@ -13,11 +13,12 @@ from eadp.pocket.things.clip_model import FRAME_GRID, POOL
 from eadp.pocket.things.clips import Clip, make_clip
 from eadp.pocket.things.questions import Question
 from eadp.pocket.things.render import GRID, render_clip
+from eadp.pocket.things.samples import CLIP_FRAMES
 from eadp.pocket.things.scene import Split
 from training.things import tower
 from training.things.mentions import UNKNOWN
 
-FRAMES = 8
+FRAMES = CLIP_FRAMES
 CONTEXT = 40
 """Tokens of each frame that the tower encodes beside the kept ones. It was trained with most background dropped."""
 

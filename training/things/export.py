@@ -51,7 +51,7 @@ def export(model: str, source: Path = results.FOLDER, package: Path = parts.FOLD
 
 def _collect(weights: dict[str, Tensor], modules: tuple[str, ...]) -> dict[str, Tensor]:
     """Return the weights of some modules in half precision. That of a projector which whitens is folded."""
-    chosen = {}
+    chosen: dict[str, Tensor] = {}
     for module in modules:
         prefix = f"{module}."
         own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}

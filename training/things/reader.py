@@ -60,8 +60,9 @@ class Reader:
         layers = model.config.num_hidden_layers
         self.pointing_layers = (layers // 2, 3 * layers // 4)
         # A copy: LLaVA's configuration changes the one of its language model.
-        config = LlavaConfig(vision_config=tower_config(), text_config=deepcopy(model.config))
-        self.projector = WhitenedProjector(LlavaMultiModalProjector(config), config.vision_config.hidden_size)
+        vision_config = tower_config()
+        config = LlavaConfig(vision_config=vision_config, text_config=deepcopy(model.config))
+        self.projector = WhitenedProjector(LlavaMultiModalProjector(config), vision_config.hidden_size)
 
     def noisy_words(self, batch: Patches, keep: Tensor) -> Tensor:
         """Return the visual words of the kept patches of whole scenes, with noise, B×n×d."""

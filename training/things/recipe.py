@@ -63,7 +63,7 @@ EASY_SHARE = 0.3
 
 READ_KEPT = 48
 PHOTOGRAPHS_EVERY = 4
-"""Every fourth batch of smol's read stage is imaginary photographs, so that the model for photographs can share it."""
+"""Every fourth batch of smol's read and tune stages is imaginary photographs, which the model for photographs sees."""
 
 CLIP_KEPT = (96, 144, 144, 288)
 """Numbers of visual tokens of a clip that stay in a batch of the clips stage, one of them at random."""
@@ -267,9 +267,8 @@ class Recipe:
         stage = Stage(f"{self.model}-read", self.out, modules, steps, settings.read_lr, settings.accumulate)
 
         def step(number: int) -> dict[str, Tensor]:
-            if self.model == SMOL and number % PHOTOGRAPHS_EVERY == PHOTOGRAPHS_EVERY - 1:
-                rng = np.random.default_rng((8, number))
-                return self.reader.photograph_losses(self._draw_photographs(rng, settings.scenes))
+            if self._is_turn_of_photographs(number):
+                return self._read_photographs(number)
             # A finished result knows the easy kinds.
             is_easy = number < EASY_SHARE * steps * settings.accumulate and not self.warm_start
             kinds = EASY if is_easy else KINDS
@@ -283,7 +282,7 @@ class Recipe:
 
     def project(self, train: bool) -> None:
         """Train the projector alone, to turn the tower's output into visual words."""
-        modules = {"projector": self.reader.projector}
+        modules: dict[str, nn.Module] = {"projector": self.reader.projector}
         stage = Stage(f"{self.model}-project", self.out, modules, self.steps or PROJECT_STEPS, lr=2e-3)
         if train:
             self.reader.projector.whiten(self._features(draw_scenes("train", 0, WHITENED_SCENES)).flatten(0, 1))
@@ -302,7 +301,12 @@ class Recipe:
         steps = self.steps or settings.tune_steps
         stage = Stage(f"{self.model}-tune", self.out, modules, steps, settings.tune_lr, settings.accumulate)
 
-        self._train(stage, self._tune_on_scenes, lambda: self._measure_answers(self._see), train)
+        def step(number: int) -> dict[str, Tensor]:
+            if self._is_turn_of_photographs(number):
+                return self._read_photographs(number)
+            return self._tune_on_scenes(number)
+
+        self._train(stage, step, lambda: self._measure_answers(self._see), train)
 
     def _tune_on_scenes(self, number: int) -> dict[str, Tensor]:
         settings = self.settings
@@ -364,6 +368,13 @@ class Recipe:
     def photographer(self) -> Photographer:
         """Draws photographs as the tower for photographs sees them."""
         return Photographer(load_tower().classifier.weight.detach())
+
+    def _is_turn_of_photographs(self, number: int) -> bool:
+        return self.model == SMOL and number % PHOTOGRAPHS_EVERY == PHOTOGRAPHS_EVERY - 1
+
+    def _read_photographs(self, number: int) -> dict[str, Tensor]:
+        rng = np.random.default_rng((8, number))
+        return self.reader.photograph_losses(self._draw_photographs(rng, self.settings.scenes))
 
     def _draw_photographs(self, rng: np.random.Generator, count: int) -> Photographs:
         return self.photographer.draw(rng, count, READ_KEPT, self.settings.questions)

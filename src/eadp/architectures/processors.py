@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import eadp.compat as compat
-from eadp.architectures.frame_processor import FrameProcessor
+from eadp.models.frame_processor import FrameProcessor
 
 CHATML = ("<|im_start|>", "<|im_end|>")
 VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -97,7 +97,8 @@ def _onevision(config: Any, tokenizer: Any) -> Any:
 
 def _onevision_with_videos(config: Any, tokenizer: Any) -> Any:
     processor = _onevision(config, tokenizer)
-    processor.video_processor = FrameProcessor(config.vision_config.image_size)
+    side = config.vision_config.image_size
+    processor.video_processor = FrameProcessor(compat.SiglipImageProcessorPil(size={"height": side, "width": side}))
     return processor
 
 

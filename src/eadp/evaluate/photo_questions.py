@@ -70,6 +70,11 @@ class PhotoQuestion:
         """The photograph as the model is given it."""
         return self.photo.on_white()
 
+    @property
+    def frames(self) -> tuple[Image.Image, ...]:
+        """None: a photograph is no clip."""
+        return ()
+
     def is_correct(self, answer: str) -> bool:
         """Whether an answer is right.
 

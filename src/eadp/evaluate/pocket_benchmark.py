@@ -1,4 +1,4 @@
-"""Questions answered with all visual tokens and with a few: about drawn scenes, or any others about one image each."""
+"""Questions answered with all visual tokens and with a few: about drawn scenes, or any others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from typing import Any, Protocol
 
 import torch
 from PIL import Image
+from transformers import CLIPVisionModel
 
 from eadp.evaluate.journal import Journal, Record
 from eadp.evaluate.loyalty import hard_samples, loyalty
+from eadp.evaluate.tower_cache import remember_layers
 from eadp.loading import load_model
 from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec, build_method
 from eadp.methods import Downsample, Random
 from eadp.models.guides import Guide, guide_for
-from eadp.models.prompt import build_inputs
+from eadp.models.prompt import build_inputs, build_prompt
 from eadp.pocket import checkpoint
 from eadp.pocket.names import OFFLINE, PHOTO, POCKET
 from eadp.pocket.storage import LONGEST_ANSWER
@@ -35,10 +37,11 @@ OUTCOME_FIELDS = ("answer", "right", "tokens", "sent", "layer_mean")
 
 
 class Question(Protocol):
-    """A question about one image.
+    """A question about an image or a clip.
 
     Attributes:
-        image: The image.
+        image: The image; of a clip, the first frame.
+        frames: The frames of a clip.
         question: The question.
         answer: The right answer.
         kind: The kind of the question.
@@ -46,6 +49,8 @@ class Question(Protocol):
 
     @property
     def image(self) -> Image.Image: ...
+    @property
+    def frames(self) -> tuple[Image.Image, ...]: ...
     @property
     def question(self) -> str: ...
     @property
@@ -111,7 +116,7 @@ class PocketReport:
         expected: The right answer to each question.
         outcomes: One per setting; the last one is the majority control.
         model: The name of the model.
-        benchmark: What the questions are about: "shapes", "things" or "photographs".
+        benchmark: What the questions are about: "shapes", "things", "clips" or "photographs".
     """
 
     kinds: list[str]
@@ -299,6 +304,8 @@ class _AnsweringModel:
     def _model_and_processor(self) -> tuple[Any, Any]:
         model, processor = load_model(self.name)
         processor.tokenizer.padding_side = "left"
+        if isinstance(tower := getattr(model.model, "vision_tower", None), CLIPVisionModel):
+            remember_layers(tower)
         return model, processor
 
     @cached_property
@@ -308,10 +315,7 @@ class _AnsweringModel:
 
     def answer(self, batch: Sequence[Question], spec: MethodSpec) -> list[Record]:
         """Answer a batch of questions and return one record per question."""
-        images = [sample.image for sample in batch]
-        if spec.method == BLIND:
-            images = [Image.new("RGB", image.size, (127, 127, 127)) for image in images]
-        answers, token_counts = self._generate(images, [sample.question for sample in batch], spec)
+        answers, token_counts = self._generate(batch, spec)
         return [
             {
                 "method": spec.method,
@@ -329,12 +333,10 @@ class _AnsweringModel:
         ]
 
     @torch.inference_mode()
-    def _generate(
-        self, images: Sequence[Image.Image], questions: Sequence[str], spec: MethodSpec
-    ) -> tuple[list[str], list[tuple[int, int, float]]]:
+    def _generate(self, batch: Sequence[Question], spec: MethodSpec) -> tuple[list[str], list[tuple[int, int, float]]]:
         """Return the answers, and per question the tokens after pruning, those sent, and their mean over the layers."""
         model, processor = self._model_and_processor
-        inputs = build_inputs(processor, images, questions).to(model.device)
+        inputs = _build_inputs(processor, batch, spec.method == BLIND).to(model.device)
         method = build_method(spec)
         guide = self._guide if method is not None and "text" in method.needs else None
         pruning = nullcontext() if method is None else attach(model, processor, guide=guide, **spec.attach_arguments)
@@ -343,7 +345,23 @@ class _AnsweringModel:
         answers = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         if pruned is not None:
             return answers, [(len(each), each.tokens_sent, each.tokens_layer_mean) for each in pruned.last]
-        return answers, [(n, n, n) for n in (inputs["input_ids"] == model.config.image_token_id).sum(dim=1).tolist()]
+        visual = model.config.video_token_id if batch[0].frames else model.config.image_token_id
+        return answers, [(n, n, n) for n in (inputs["input_ids"] == visual).sum(dim=1).tolist()]
+
+
+def _build_inputs(processor: Any, batch: Sequence[Question], blind: bool) -> Any:
+    """Build the inputs for a batch of questions, with grey images for the blind control."""
+    show = _grey if blind else lambda image: image
+    questions = [each.question for each in batch]
+    if not batch[0].frames:
+        return build_inputs(processor, [show(each.image) for each in batch], questions)
+    prompts = [build_prompt(processor, question, images=0, videos=1) for question in questions]
+    clips = [[show(frame) for frame in each.frames] for each in batch]
+    return processor(text=prompts, videos=clips, padding=True, return_tensors="pt")
+
+
+def _grey(image: Image.Image) -> Image.Image:
+    return Image.new("RGB", image.size, (127, 127, 127))
 
 
 def _majority_outcome(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:

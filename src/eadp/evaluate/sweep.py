@@ -16,6 +16,7 @@ from eadp.evaluate.loyalty import mean_on_hard
 from eadp.evaluate.scores import ScoredRun, load_existing_runs
 from eadp.method_spec import ALL_TOKENS, PRESET, Budget, MethodSpec, build_specs, parse_method
 from eadp.methods import Downsample, get_method_class
+from eadp.pocket.names import OFFLINE, POCKET
 from eadp.utils.statistics import mean_interval
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def run_on_pocket(
         report = pocket_benchmark.evaluate(plan.all_specs, samples, progress=progress, model=model, journal=journal)
     runs = {o.spec.key: ScoredRun.from_scores(o.spec.key, o.right) for o in report.outcomes}
     loyalties = {o.spec.key: report.loyalty(o) for o in report.outcomes}
-    return {"pocket": collect_results(plan, runs, loyalties=loyalties)}
+    return {model if model in OFFLINE else POCKET: collect_results(plan, runs, loyalties=loyalties)}
 
 
 def collect_suite_results(plan: SweepPlan, result: SuiteResult) -> dict[str, Blocks]:

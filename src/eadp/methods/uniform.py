@@ -17,16 +17,22 @@ from eadp.methods.before import BeforeMethod
 class Uniform(BeforeMethod):
     """Keep T tokens on an even grid: the central token of each of T even cells (`core.even_cells`).
 
-    Crops or frames share the budget equally, and each has a grid of its own.
+    Crops or frames share the budget equally, and each has a grid of its own. With `whole_frames`, a clip keeps whole
+    frames at even distances instead, and what is left of the budget is an even grid of one more frame.
 
     Paper: none, a control.
+
+    Attributes:
+        whole_frames: Keep whole frames of a clip, as if it had been sampled at fewer frames per second.
     """
 
     name: ClassVar[str] = "uniform"
     citation: ClassVar[str] = "control"
 
+    whole_frames: bool = False
+
     def select(self, tokens: VisualTokens, text: TextGuide | None = None) -> Selection:
-        quotas = split_evenly(tokens.grids, self.count_to_keep(len(tokens)))
+        quotas = self._split(tokens, self.count_to_keep(len(tokens)))
         indices = torch.cat(
             [
                 even_cells(grid, quota)[1] + block.start
@@ -35,3 +41,13 @@ class Uniform(BeforeMethod):
             ]
         )
         return Selection(indices, len(tokens), self.name, quotas=tuple(quotas))
+
+    def _split(self, tokens: VisualTokens, count: int) -> list[int]:
+        """Return how many tokens each crop or frame keeps."""
+        if not (self.whole_frames and tokens.is_clip):
+            return split_evenly(tokens.grids, count)
+        size = tokens.frames.shape[1]
+        whole, rest = divmod(count, size)
+        shown = even_cells((1, len(tokens.grids)), whole + bool(rest))[1].tolist()
+        sizes = dict(zip(shown, [size] * whole + [rest], strict=False))
+        return [sizes.get(frame, 0) for frame in range(len(tokens.grids))]

@@ -23,13 +23,14 @@ class Sample:
     """A question about a scene.
 
     Attributes:
-        image: The image of the scene.
+        image: The image of the scene; of a clip, the first frame.
         question: The question.
         answer: The correct answer.
         kind: The kind of the question, one of `KINDS`.
         boxes: The boxes of the things that the question is about; empty if they are not in the scene.
         scene: The number of the scene in its split.
         dense: Whether the question is long: several questions in one, or wrapped in an instruction.
+        frames: The frames, if the scene is a clip.
     """
 
     image: Image
@@ -39,6 +40,7 @@ class Sample:
     boxes: tuple[Box, ...]
     scene: int
     dense: bool = False
+    frames: tuple[Image, ...] = ()
 
     @property
     def prompt(self) -> str:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from transformers import LlavaForConditionalGeneration, LlavaProcessor
+
 from eadp.pocket import storage
-from eadp.pocket.names import THINGS
+from eadp.pocket.model import ClipText
+from eadp.pocket.names import CLIPS, THINGS
 from eadp.pocket.packaged import user_cache, write_once
 from eadp.pocket.text import CHAT_TEMPLATE
 from eadp.pocket.things import parts
+from eadp.pocket.things.clip_model import build_clip_model
 from eadp.pocket.things.llava import build_llava, build_processor
 from eadp.pocket.things.model import build_language_model
 
@@ -28,7 +32,22 @@ def checkpoint(cache: Path | None = None) -> Path:
     return write_once(user_cache(cache) / f"{THINGS}-{parts.fingerprint(parts.VISION, THINGS)}", _assemble)
 
 
+def clip_checkpoint(cache: Path | None = None) -> Path:
+    """Return the folder of the same model for clips. Arguments and errors are those of `checkpoint`."""
+    return write_once(user_cache(cache) / f"{CLIPS}-{parts.fingerprint(parts.VISION, THINGS)}", _assemble_for_clips)
+
+
 def _assemble(folder: Path) -> None:
+    storage.save(folder, *_build())
+
+
+def _assemble_for_clips(folder: Path) -> None:
+    model, processor, clip = _build()
+    storage.save(folder, build_clip_model(model, processor.tokenizer), processor, clip, parts.load_tokenizer())
+
+
+def _build() -> tuple[LlavaForConditionalGeneration, LlavaProcessor, ClipText]:
+    """Assemble the model, its processor and the text encoder of its CLIP."""
     tokenizer = parts.load_tokenizer()
     language_model = build_language_model(len(tokenizer))
     missing, unexpected = language_model.load_state_dict(parts.load_module(THINGS, "language"), strict=False)
@@ -39,4 +58,4 @@ def _assemble(folder: Path) -> None:
     model = build_llava(language_model, tokenizer)
     model.model.multi_modal_projector.load_state_dict(parts.load_module(THINGS, "projector"))
     clip, _ = parts.load_vision(model)
-    storage.save(folder, model, build_processor(tokenizer, CHAT_TEMPLATE), clip)
+    return model, build_processor(tokenizer, CHAT_TEMPLATE), clip

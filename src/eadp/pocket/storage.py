@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import save_file
-from transformers import GenerationConfig, LlavaForConditionalGeneration, LlavaProcessor, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LlavaForConditionalGeneration,
+    LlavaNextVideoForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from eadp.pocket.model import ClipText
 
+M = TypeVar("M", bound=PreTrainedModel)
 WEIGHTS = Path(__file__).parent / "weights"
 _CLIP_CONFIG, _CLIP_WEIGHTS, _CLIP_TOKENIZER = "clip_text.json", "clip_text.safetensors", "clip_tokenizer"
 LONGEST_ANSWER = 8
@@ -22,7 +31,7 @@ SIGN = 1.0
 
 def save(
     folder: Path,
-    model: LlavaForConditionalGeneration,
+    model: LlavaForConditionalGeneration | LlavaNextVideoForConditionalGeneration,
     processor: LlavaProcessor,
     clip: ClipText | None = None,
     clip_tokenizer: PreTrainedTokenizerFast | None = None,
@@ -57,12 +66,12 @@ def save(
         clip_tokenizer.save_pretrained(folder / _CLIP_TOKENIZER)
 
 
-def load_model(folder: Path) -> LlavaForConditionalGeneration:
-    """Load the model from a folder that `save` wrote."""
+def load_model(folder: Path, kind: type[M] = LlavaForConditionalGeneration) -> M:  # type: ignore[assignment]
+    """Load the model, of this class, from a folder that `save` wrote."""
     import eadp.models.efficientnet_lite  # noqa: F401 (transformers then knows this vision tower)
 
     _check_folder(folder)
-    return LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).eval()
+    return kind.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).eval()
 
 
 def load_processor(folder: Path) -> LlavaProcessor:

