@@ -10,6 +10,7 @@ import torch
 from helpers import tiny
 from helpers.synthetic import synthetic_image
 from PIL import Image
+from torch import nn
 
 from eadp.evaluate import photo_benchmark, photo_data
 from eadp.evaluate.auc import rank_auc
@@ -135,7 +136,7 @@ def test_maps_of_cells_that_show_the_thing_have_an_auc_of_one(data, tower, monke
         return found
 
     monkeypatch.setattr(tower, "forward", show)
-    results = photo_benchmark.measure_maps(tower, scenes, keep=8)
+    results = photo_benchmark.measure_maps(tower, nn.Identity(), scenes, keep=8)
     assert [each.is_general for each in results] == [False, True] * 4
     for each in results:
         assert each.auc.keys() == photo_benchmark.MAPS.keys()

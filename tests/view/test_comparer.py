@@ -178,7 +178,7 @@ def test_commands_write_their_files(tmp_path, command, name):
         (("SCENE", " "), "question is empty"),
         (("SCENE", "What?", "--keep", "1,2"), "takes one budget"),
         (("SCENE", "What?", "--method", "edap"), "unknown method"),
-        (("SCENE", "What?", "--model", "no-such-folder/x"), "give pocket, things, smol, photo, the folder"),
+        (("SCENE", "What?", "--model", "no-such-folder/x"), "give pocket, things, clips, smol, photo, the folder"),
         (("NOTES", "What?"), "is not an image"),
         (("SCENE", "What?", "-o", "out.gif"), "is written as .png"),
     ],

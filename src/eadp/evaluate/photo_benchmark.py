@@ -1,7 +1,7 @@
 """What the tower and the guide for photographs can do, measured on photographs that nobody trained on.
 
-It needs no language model: the tower names the main thing of a photograph, and the guide's maps are compared with the
-masks of things pasted on other photographs.
+No language model answers here: the tower names the main thing of a photograph, and the guide's maps are compared with
+the masks of things pasted on other photographs. `photo_questions` asks the language model.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from eadp.methods import EADP
 from eadp.models.efficientnet_lite import PIXEL_MEAN, PIXEL_STD, EfficientNetLiteModel
 from eadp.models.guides import ClassifierGuide
 from eadp.models.guides.class_words import class_words
+
+Projector = Callable[[Tensor], Tensor]
 
 KEEP = 64
 """Tokens of 576 that EADP keeps in the measurement of what it keeps."""
@@ -133,11 +135,14 @@ def name_photos(tower: EfficientNetLiteModel, photos: Iterable[Photo], sides: Se
 
 
 @torch.inference_mode()
-def measure_maps(tower: EfficientNetLiteModel, scenes: Iterable[Scene], **settings: Any) -> list[MapResult]:
+def measure_maps(
+    tower: EfficientNetLiteModel, project: Projector, scenes: Iterable[Scene], **settings: Any
+) -> list[MapResult]:
     """Measure the maps of "Where is the …?" on scenes, with the caption's word and with a word for many classes.
 
     Args:
         tower: The tower.
+        project: Makes visual tokens of the tower's last hidden state: N×d → N×w.
         scenes: The scenes. Those in which the thing fills no cell are skipped.
         **settings: Settings of EADP.
     """
@@ -149,9 +154,8 @@ def measure_maps(tower: EfficientNetLiteModel, scenes: Iterable[Scene], **settin
         if not inside.any() or not outside.any():
             continue
         output = tower(to_pixels(scene.image, tower.config.image_size), output_hidden_states=True)
-        # LLaVA's visual tokens are a linear map of what the tower says of the cells.
         described = output.hidden_states[-1][0]
-        tokens = VisualTokens(described, guide.align(described), [(side, side)])
+        tokens = VisualTokens(project(described), guide.align(described), [(side, side)])
         for word in filter(None, (scene.thing.word, scene.thing.general_word)):
             selection = method.select(tokens, guide.encode(f"Where is the {word}?"))
             auc = {
@@ -173,6 +177,6 @@ def measure_maps(tower: EfficientNetLiteModel, scenes: Iterable[Scene], **settin
     return results
 
 
-def run(tower: EfficientNetLiteModel, data: PhotoData) -> tuple[list[NamedPhoto], list[MapResult]]:
+def run(tower: EfficientNetLiteModel, project: Projector, data: PhotoData) -> tuple[list[NamedPhoto], list[MapResult]]:
     """Run both measurements on all photographs and all scenes."""
-    return name_photos(tower, data.photos(), NAMING_SIDES), measure_maps(tower, data.scenes())
+    return name_photos(tower, data.photos(), NAMING_SIDES), measure_maps(tower, project, data.scenes())
