@@ -18,6 +18,7 @@ from eadp.pocket.things.atlas import kinds
 from eadp.pocket.things.render import GRID, PATCH, Drawing, render
 from eadp.pocket.things.scene import SIGN, WORDS, Scene, Split, make_scene
 from eadp.pocket.things.view import View
+from training.things.styles import paint
 
 WINDOW = 8
 """Patches along each side of a window."""
@@ -58,15 +59,27 @@ class Patches:
     views: tuple[View, ...]
 
 
-def draw_scenes(split: Split, first: int, scenes: int) -> Patches:
-    """Draw the whole scenes first, first + 1, …"""
+def draw_scenes(split: Split, first: int, scenes: int, painted: bool = False) -> Patches:
+    """Draw the whole scenes first, first + 1, …
+
+    Args:
+        split: The split.
+        first: The number of the first scene.
+        scenes: The number of scenes.
+        painted: Draw things in styles that nobody drew.
+    """
     made = [make_scene(split, index) for index in range(first, first + scenes)]
-    drawings = [render(scene) for scene in made]
+    drawings = [_paint(scene) if painted else render(scene) for scene in made]
     parts = [
         cut(describe(scene, drawing), drawing.pixels, 0, 0, GRID) for scene, drawing in zip(made, drawings, strict=True)
     ]
     views = [View(scene, drawing.visible) for scene, drawing in zip(made, drawings, strict=True)]
     return stack(parts, views)
+
+
+def _paint(scene: Scene) -> Drawing:
+    rng = np.random.default_rng((*scene.seed, 4))
+    return render(scene, lambda thing: paint(thing, rng))
 
 
 def drop_background(batch: Patches, kept: int) -> tuple[Patches, Tensor]:
