@@ -1,8 +1,9 @@
 """Measure what the tower and the guide for photographs can do, on photographs that nobody trained on.
 
-    python benchmarks/photo.py --stamps /usr/share/tuxpaint/stamps      # four minutes of CPU time
+    python benchmarks/photo.py --stamps /usr/share/tuxpaint/stamps      # three minutes of CPU time
 
-It needs the weights of EfficientNet-Lite0 and the photographs of three packages; it says how to get what is missing.
+It needs the model `photo` and the photographs of three packages, and says how to get what is missing. What the language
+model answers is measured by `eadp eval photo`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import common
 import typer
 from rich.console import Console
 
+from eadp import pocket
 from eadp.evaluate.photo_benchmark import MAPS, MapResult, NamedPhoto, run
 from eadp.evaluate.photo_data import STAMPS, PhotoData
-from eadp.pocket.photo import load_tower
+from eadp.pocket.names import PHOTO
 from eadp.utils.statistics import mean_interval
 from eadp.utils.tables import format_markdown
 
@@ -27,7 +29,9 @@ PAGE = common.ROOT / "docs" / "guides" / "photographs.md"
 def main(stamps: Path = STAMPS) -> None:
     """Measure, print, and write benchmarks/results/photo.json and docs/guides/photographs.md."""
     common.use_one_thread()
-    named, maps = run(load_tower(), PhotoData.find(stamps))
+    data = PhotoData.find(stamps)
+    model, _ = pocket.load(PHOTO)
+    named, maps = run(model.model.vision_tower, model.model.multi_modal_projector, data)
     tables = {"naming": naming_table(named), "maps": maps_table(maps)}
     for name, table in tables.items():
         Console().print(table)
@@ -37,15 +41,17 @@ def main(stamps: Path = STAMPS) -> None:
 
 def naming_table(named: list[NamedPhoto]) -> str:
     """The share of right names by source and size, with intervals."""
-    sides = list(dict.fromkeys(each.side for each in named))
+    columns = list(dict.fromkeys((each.side, each.has_views) for each in named))
     rows = []
     for source in (*dict.fromkeys(each.source for each in named), None):
         row = []
-        for side in sides:
-            right = [float(each.is_right) for each in named if each.side == side and source in (each.source, None)]
+        for column in columns:
+            chosen = [each for each in named if (each.side, each.has_views) == column]
+            right = [float(each.is_right) for each in chosen if source in (each.source, None)]
             row.append(f"{sum(right):.0f} of {len(right)}: {with_interval(right)}")
         rows.append([source or "all", *row])
-    return format_markdown(["named right", *(f"at {side} pixels" for side in sides)], rows)
+    head = [f"at {side} pixels{', with views' if has_views else ''}" for side, has_views in columns]
+    return format_markdown(["named right", *head], rows)
 
 
 def maps_table(maps: list[MapResult]) -> str:

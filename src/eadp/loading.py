@@ -21,9 +21,9 @@ def load_model(
     Weights are read from safetensors files only, and no code of a checkpoint is run.
 
     Args:
-        name: `pocket`, `things`, `smol`, the folder of a checkpoint, its name on the hub, or `random:` and the name of
-            an architecture (`random:llava-1.5-7b`; see `eadp.architectures.configs.ARCHITECTURES`), which gets random
-            weights.
+        name: `pocket`, `things`, `smol`, `photo`, the folder of a checkpoint, its name on the hub, or `random:` and the
+            name of an architecture (`random:llava-1.5-7b`; see `eadp.architectures.configs.ARCHITECTURES`), which gets
+            random weights.
         dtype: The type of the weights; "auto" for the checkpoint's own.
         device: "cpu", "cuda" or "cuda:1"; by default a GPU if there is one.
         layers: The number of layers of the language model that a random model has; by default all.

@@ -47,7 +47,8 @@ def test_bench_measures_the_unpruned_model_once(tmp_path: Path) -> None:
 def test_show_draws_none_next_to_other_methods(tmp_path: Path) -> None:
     Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
     out = tmp_path / "out.png"
-    output = run("show", tmp_path / "red.png", "What is red?", "--keep", 8, "--method", "none,uniform", "-o", out)
+    arguments = ("--model", "pocket", "--keep", 8, "--method", "none,uniform", "-o", out)
+    output = run("show", tmp_path / "red.png", "What is red?", *arguments)
     assert {"none", "uniform"} <= {word for line in output.splitlines() for word in line.split()}
 
 

@@ -19,7 +19,7 @@ TOKENS = 16
 def model() -> hf.PreTrainedModel:
     """Return the model; the same object every time."""
     config = hf.LlavaConfig(
-        vision_config=EfficientNetLiteConfig(**tiny.EFFICIENTNET),
+        vision_config=EfficientNetLiteConfig(**tiny.EFFICIENTNET, view_sizes=[8]),
         text_config=tiny.LLAMA,
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",

@@ -11,7 +11,7 @@ from helpers.manual_pruning import answers
 from helpers.methods import BEFORE
 
 import eadp
-from eadp.methods import get_method_class
+from eadp.methods import get_method_class, list_methods
 
 KEEP = 6
 BY_ATTENTION = [name for name in BEFORE if "vision_attention" in get_method_class(name).needs]
@@ -22,6 +22,15 @@ def attach(name: str, keep: float = KEEP) -> eadp.Pruned:
     exact = {"exact": True} if "exact" in get_method_class(name).default_settings() else {}
     question = "Is there a goldfish or a shark?"
     return eadp.attach(tiny_photo.model(), tiny.tokenizer(), method=name, keep=keep, question=question, **exact)
+
+
+def test_every_method_is_in_the_matrix():
+    assert {*BY_ATTENTION, *OTHERS, *INSIDE} == {*list_methods()} - {"none"}
+
+
+def test_the_tower_has_a_smaller_view():
+    tower = tiny_photo.model().model.vision_tower
+    assert len(list(tower._smaller_views(tiny_photo.inputs()["pixel_values"]))) == 1
 
 
 def test_the_methods_by_attention_are_known():

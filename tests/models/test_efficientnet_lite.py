@@ -89,3 +89,40 @@ def test_a_tuple_is_returned_on_demand(model):
 def test_classes_must_fit_into_a_hidden_state():
     with pytest.raises(ValueError, match="hidden_size must be at least 26, got 25"):
         EfficientNetLiteModel(EfficientNetLiteConfig(hidden_size=25, num_classes=20))
+
+
+def test_views_have_a_vote_in_what_cells_show_and_in_nothing_else(model):
+    """The logits of a cell are the mean of its own and of those of each view as a whole."""
+    pixels = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(2))
+    plain = model(pixels, output_hidden_states=True)
+    model.config.view_sizes = (32, 16, 8)
+    try:
+        seen = model(pixels, output_hidden_states=True)
+    finally:
+        model.config.view_sizes = EfficientNetLiteConfig().view_sizes
+    assert all(
+        torch.equal(one, two) for one, two in zip(plain.hidden_states[:-1], seen.hidden_states[:-1], strict=True)
+    )
+    assert torch.equal(plain.pooler_output, seen.pooler_output)
+    logits = model.classifier(plain.last_hidden_state)
+    # The first size is not smaller than the image.
+    for size in ((16, 24), (8, 12)):
+        view = F.interpolate(pixels, size, mode="bilinear", antialias=True)
+        logits = logits + model.classifier(model(view).pooler_output)[:, None]
+    classes = model.config.num_classes
+    torch.testing.assert_close(seen.hidden_states[-1][..., :classes], (logits / 3).softmax(-1))
+    assert torch.equal(seen.hidden_states[-1][..., classes:], plain.hidden_states[-1][..., classes:])
+
+
+def test_the_folded_normalisation_is_that_of_training_with_fixed_statistics():
+    torch.manual_seed(0)
+    conv = SameConv(EfficientNetLiteConfig(), 4, 4, 3, 2, groups=2).eval()
+    for values in (conv.norm.weight, conv.norm.bias, conv.norm.running_mean):
+        torch.nn.init.normal_(values)
+    torch.nn.init.uniform_(conv.norm.running_var, 0.5, 2)
+    pixels = torch.randn(2, 4, 8, 8)
+    folded = conv(pixels)
+    conv.training = True
+    torch.testing.assert_close(folded, conv(pixels))
+    conv.norm.train()
+    assert not torch.allclose(folded, conv(pixels), atol=1e-2)

@@ -46,7 +46,7 @@ def test_a_template_that_writes_bos_gives_one_bos_as_any_other():
 
 
 def test_a_name_that_is_no_model_is_told_what_would_be_one(tmp_path):
-    with pytest.raises(ValueError, match="give pocket, things, smol, the folder of a checkpoint"):
+    with pytest.raises(ValueError, match="give pocket, things, clips, smol, photo, the folder of a checkpoint"):
         load_model(str(tmp_path))
 
 

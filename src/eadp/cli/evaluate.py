@@ -21,6 +21,8 @@ from eadp.cli.app import (
     parse_names,
     print_full_width,
 )
+from eadp.cli.offline import OFFLINE_SUITES, OfflineRun, run_photo, run_pocket
+from eadp.pocket.names import PHOTO
 
 if TYPE_CHECKING:
     from eadp.evaluate.suites import Benchmark, SuitePlan, SuiteResult
@@ -28,14 +30,14 @@ if TYPE_CHECKING:
     from eadp.evaluate.suites.harness import Cell
     from eadp.paper import PaperTable
 
-POCKET = "pocket"
-DEFAULT_QUESTIONS = 2000
 AUTO = "auto"
 """The address of the Ray cluster that this machine belongs to."""
 
-SUITE_HELP = "The suite: pocket, paper-llava, paper-qwen, paper-video, or the path of a suite in JSON."
+SUITE_HELP = "The suite: pocket, photo, paper-llava, paper-qwen, paper-video, or the path of a suite in JSON."
+SWEEP_SUITE_HELP = "The suite: pocket, paper-llava, paper-qwen, paper-video, or the path of a suite in JSON."
 SUITE_MODEL_HELP = (
-    "`pocket`, the folder of a checkpoint, or its name on the Hugging Face hub. Default: the model of the suite."
+    "`pocket`, `photo`, the folder of a checkpoint, or its name on the Hugging Face hub. Default: the model of the "
+    "suite."
 )
 ONLY_HELP = "Run only these benchmarks of the suite, separated by commas. `eadp suites` lists them."
 PYTHON_HELP = (
@@ -60,6 +62,7 @@ HARD_HELP = (
     "Also show the results on hard samples only: those that `downsample`, which is run too, does not answer right with "
     "the same budget."
 )
+STAMPS_HELP = "For photo: the folder usr/share/tuxpaint/stamps of Debian's tuxpaint-stamps-default, if it is elsewhere."
 OUT_HELP = "Folder for the results. A folder that already has results is continued."
 
 
@@ -83,7 +86,7 @@ def evaluate(
         typer.Option(
             metavar="BUDGETS",
             help="How many visual tokens stay: counts (32) or shares (0.125), separated by commas. Default: the "
-            "budgets of the paper; for pocket 0.125,0.0625.",
+            "budgets of the paper; for pocket and photo 0.125,0.0625.",
         ),
     ] = "",
     samples: Annotated[
@@ -122,6 +125,7 @@ def evaluate(
         ),
     ] = "",
     hard: Annotated[bool, typer.Option("--hard", help=HARD_HELP)] = False,
+    stamps: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STAMPS_HELP)] = None,
     ray: Annotated[str | None, typer.Option(metavar="[ADDRESS]", help=RAY_HELP)] = None,
     gpus_per_task: Annotated[float | None, typer.Option(metavar="GPUS", help=GPUS_HELP, min=0)] = None,
     retries: Annotated[int, typer.Option(metavar="COUNT", help=RETRIES_HELP, min=0)] = 3,
@@ -131,7 +135,8 @@ def evaluate(
 ) -> None:
     """Measure accuracy with and without pruning, for several methods and budgets on the same questions.
 
-    The suite `pocket` asks the pocket model about drawn scenes and needs no download. The other suites run the
+    The suite `pocket` asks the pocket model about drawn scenes and needs no download. The suite `photo` asks the model
+    `photo` about photographs of three packages, and says how to get what is missing. The other suites run the
     benchmarks of the paper with lmms-eval or VLMEvalKit and print the paper's results next to ours. They preprocess
     images and questions as EADP's release does; with `--methods eadp:published` they also use its settings, including
     its value of mu for each benchmark.
@@ -146,6 +151,8 @@ def evaluate(
 
     Example: eadp eval pocket --methods eadp,topk --keep 32,16 --samples 200
 
+    Example: eadp eval photo --methods zoo --keep 64
+
     Example: eadp eval paper-llava --methods eadp:published --keep 64 --only GQA,POPE
 
     Example: eadp eval paper-llava --methods eadp,cdpruner --ray 10.0.0.1:6379 --dry-run
@@ -154,12 +161,18 @@ def evaluate(
         raise typer.BadParameter("give one suite, as in `eadp eval pocket` or `eadp eval --suite pocket`")
     suite = suite or suite_option
     try:
-        if suite == POCKET:
+        if stamps is not None and suite != PHOTO:
+            raise ValueError("--stamps is for the suite photo: leave it out")
+        if suite in OFFLINE_SUITES:
             harness_only: dict[str, Any] = {"--only": only, "--python": pythons, "--arg": arguments, "--beside": beside}
             harness_only |= {"--batch": batch > 1, "--ranks": ranks > 1, "--ray": ray, "--dry-run": dry_run}
             if misplaced := [option for option, value in harness_only.items() if value]:
-                raise ValueError(f"pocket runs without a harness: leave out {', '.join(misplaced)}")
-            _run_pocket(model or POCKET, methods, keep, samples or DEFAULT_QUESTIONS, settings or [], hard, out)
+                raise ValueError(f"{suite} runs without a harness: leave out {', '.join(misplaced)}")
+            options = parse_method_options(settings or [])
+            setting = OfflineRun(
+                model or suite, parse_names(methods), parse_budgets(keep or "0.125,0.0625"), options, hard, samples
+            )
+            run_photo(setting, out, stamps) if suite == PHOTO else run_pocket(setting, out)
             return
         from eadp.evaluate import suites
 
@@ -204,41 +217,6 @@ def evaluate(
                 _run_suite(plan, cluster, skipped, paper_table, hard)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def _run_pocket(
-    model: str, methods: str, keep: str, samples: int, settings: list[str], hard: bool, out: Path | None
-) -> None:
-    from rich.progress import Progress
-    from transformers.utils.logging import disable_progress_bar
-
-    from eadp.evaluate import compare, pocket_benchmark, pocket_report
-    from eadp.evaluate.journal import Journal
-    from eadp.method_spec import ALL_TOKENS, BLIND, MethodSpec, build_specs
-    from eadp.methods import Downsample
-
-    disable_progress_bar()  # the bar for loading weights: one bar is enough
-    out = out or Path("out/pocket")
-    specs = [MethodSpec(ALL_TOKENS), MethodSpec(BLIND)]
-    budgets = parse_budgets(keep or "0.125,0.0625")
-    specs += build_specs(parse_names(methods), budgets, parse_method_options(settings))
-    specs += build_specs([Downsample.name], budgets) if hard else []
-    specs = list({spec.key: spec for spec in specs}.values())
-    with Journal.open(out, pocket_benchmark.journal_settings(model)) as journal, Progress() as progress:
-        task = progress.add_task(f"{len(specs)} settings", total=len(specs) * samples)
-        report = pocket_benchmark.evaluate(
-            specs, samples, progress=lambda answers: progress.advance(task, answers), model=model, journal=journal
-        )
-        written = pocket_report.write(report, out, hard)
-    print_full_width(pocket_report.as_table(report))
-    for title, part in (pocket_report.hard_reports(report) if hard else {}).items():
-        if part.kinds:
-            print_full_width(pocket_report.as_table(part, title))
-        else:
-            get_console().print(f"{title}: none")
-    if differences := compare.compare_with_others(report.outcomes):
-        print_full_width(compare.as_table(differences))
-    get_console().print("written: " + ", ".join(str(path) for path in written))
 
 
 def _connect(address: str, gpus_per_task: float | None, retries: int) -> AbstractContextManager[RayRunner]:

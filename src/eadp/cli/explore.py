@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eadp.cli.app import EXPLORE, MODEL_HELP, app, get_console, parse_budgets, parse_names
+from eadp.pocket.names import PHOTO
 
 if TYPE_CHECKING:
     from eadp.view.comparison import Comparison
@@ -41,6 +42,11 @@ def demo(
     """
     from eadp import demo
 
+    if model == PHOTO:
+        raise typer.BadParameter(
+            "the demo asks about drawn scenes, and the model 'photo' knows photographs: give it one of yours, as in "
+            '`eadp show photo.jpg "Is there a cat?" --model photo`'
+        )
     if model is not None and model not in demo.INTRODUCTIONS:
         raise typer.BadParameter(f"the demo asks one of {', '.join(demo.INTRODUCTIONS)}, not {model!r}")
     (budget,) = parse_budgets(keep)[:1]
@@ -52,11 +58,13 @@ def demo(
 
 FORMATS = (".png", ".webp", ".jpg")
 
+DEFAULT_HELP = "Default: `photo`, which knows photographs, or `pocket` if the weights of `photo` are not installed."
+
 ImagePath = Annotated[
     Path, typer.Argument(help="An image, or a video: an animated GIF or WebP, or a folder of frames.")
 ]
 Question = Annotated[str, typer.Argument(help="The question about the image.")]
-Model = Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
+Model = Annotated[str | None, typer.Option(metavar="MODEL", help=f"{MODEL_HELP} {DEFAULT_HELP}")]
 Keep = Annotated[
     str, typer.Option(metavar="BUDGET", help="How many visual tokens stay: a count (64) or a share (0.125).")
 ]
@@ -72,7 +80,7 @@ Frames = Annotated[
 def show(
     image: ImagePath,
     question: Question,
-    model: Model = "pocket",
+    model: Model = None,
     keep: Keep = "64",
     method: Methods = "eadp,cdpruner,topk",
     frames: Frames = 8,
@@ -101,7 +109,7 @@ def show(
 def report(
     image: ImagePath,
     question: Question,
-    model: Model = "pocket",
+    model: Model = None,
     keep: Keep = "64",
     method: Methods = "eadp,cdpruner,topk",
     frames: Frames = 8,
@@ -126,7 +134,7 @@ def report(
 
 @app.command(rich_help_panel=EXPLORE)
 def view(
-    model: Model = "pocket",
+    model: Model = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on. The default serves this machine only.")
     ] = "127.0.0.1",
@@ -168,11 +176,12 @@ def methods() -> None:
     get_console().print(table)
 
 
-def _compare_methods(image: Path, question: str, model: str, keep: str, method: str, frames: int) -> Comparison:
+def _compare_methods(image: Path, question: str, model: str | None, keep: str, method: str, frames: int) -> Comparison:
     from rich.progress import Progress
 
     from eadp.utils.images import read_frames
     from eadp.view.comparer import MethodComparer, check_request
+    from eadp.view.default_model import choose_model
 
     methods = parse_names(method)
     if len(budgets := parse_budgets(keep)) != 1:
@@ -182,7 +191,7 @@ def _compare_methods(image: Path, question: str, model: str, keep: str, method: 
         images = read_frames(image, frames)
         with Progress(transient=True, console=get_console()) as progress:
             task = progress.add_task("loading the model", total=len(methods) + 3)
-            comparer = MethodComparer.from_name(model)
+            comparer = MethodComparer.from_name(*choose_model(model))
             return comparer.compare(
                 images,
                 question,

@@ -22,12 +22,12 @@ from eadp.cli.evaluate import (
     HARD_HELP,
     ONLY_HELP,
     OUT_HELP,
-    POCKET,
     PYTHON_HELP,
-    SUITE_HELP,
     SUITE_MODEL_HELP,
+    SWEEP_SUITE_HELP,
     run_with_progress,
 )
+from eadp.pocket.names import POCKET
 
 if TYPE_CHECKING:
     from eadp.evaluate.suites import SuiteResult
@@ -71,7 +71,7 @@ def paper(
 
 @app.command(rich_help_panel=EVALUATE)
 def sweep(
-    suite: Annotated[str, typer.Argument(help=SUITE_HELP)] = POCKET,
+    suite: Annotated[str, typer.Argument(help=SWEEP_SUITE_HELP)] = POCKET,
     over: Annotated[
         list[str] | None,
         typer.Option(

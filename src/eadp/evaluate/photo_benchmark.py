@@ -1,7 +1,7 @@
 """What the tower and the guide for photographs can do, measured on photographs that nobody trained on.
 
-It needs no language model: the tower names the main thing of a photograph, and the guide's maps are compared with the
-masks of things pasted on other photographs.
+No language model answers here: the tower names the main thing of a photograph, and the guide's maps are compared with
+the masks of things pasted on other photographs. `photo_questions` asks the language model.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from eadp.models.efficientnet_lite import PIXEL_MEAN, PIXEL_STD, EfficientNetLit
 from eadp.models.guides import ClassifierGuide
 from eadp.models.guides.class_words import class_words
 
+Projector = Callable[[Tensor], Tensor]
+
 KEEP = 64
 """Tokens of 576 that EADP keeps in the measurement of what it keeps."""
 
-NAMING_SIDES = (384, 768)
+NAMING_SIDES = (256, 384, 768)
 """Sides of the photographs to name: near the 224 pixels that the tower was trained at, and as in LLaVA."""
 
 MAPS: dict[str, Callable[[Relevance], Tensor | None]] = {
@@ -46,6 +48,7 @@ class NamedPhoto:
         source: The source of the photograph.
         file: Its file.
         side: The side in pixels to which it was scaled.
+        has_views: Whether the smaller views had votes, as in LLaVA.
         word: A word for the thing.
         answer: The tower's name for it.
         is_right: Whether the answer is a name, a synonym or a wider word for the thing.
@@ -54,6 +57,7 @@ class NamedPhoto:
     source: str
     file: str
     side: int
+    has_views: bool
     word: str
     answer: str
     is_right: bool
@@ -82,14 +86,19 @@ class MapResult:
     kept: float
 
 
-def names_thing(answer: str, classes: Collection[int]) -> bool:
+def names_thing(answer: str, classes: Collection[int], widest: int | None = None) -> bool:
     """Whether a text names a thing: by the name of one of its classes, a synonym, or a word above them.
 
     Args:
         answer: The text, such as "a tabby cat".
         classes: The classes that are right.
+        widest: Words for more classes than this name nothing; None to allow all of them.
     """
-    return any(not word.classes.keys().isdisjoint(classes) for word in class_words().read(answer))
+    return any(
+        not word.classes.keys().isdisjoint(classes)
+        for word in class_words().read(answer)
+        if widest is None or len(word.classes) <= widest
+    )
 
 
 def to_pixels(image: Image.Image, side: int) -> Tensor:
@@ -101,7 +110,10 @@ def to_pixels(image: Image.Image, side: int) -> Tensor:
 
 @torch.inference_mode()
 def name_photos(tower: EfficientNetLiteModel, photos: Iterable[Photo], sides: Sequence[int]) -> list[NamedPhoto]:
-    """Let the tower name the main thing of photographs: the class with the largest mean logit over the cells.
+    """Let the tower name the main thing of photographs.
+
+    At each side its answer is the class with the largest mean logit over the cells. At the tower's own side it answers
+    once more as LLaVA sees it, with the votes of the smaller views: the class with the largest mean probability.
 
     Args:
         tower: The tower.
@@ -109,21 +121,28 @@ def name_photos(tower: EfficientNetLiteModel, photos: Iterable[Photo], sides: Se
         sides: The sides in pixels to which each photograph is scaled.
     """
     named = []
+    own, classes = tower.config.image_size, tower.config.num_classes
     for photo in photos:
-        for side in sides:
-            cells = tower(to_pixels(photo.on_white(), side))
-            answer = class_words().names[int(tower.classifier(cells.pooler_output).argmax())]
+        image = photo.on_white()
+        evidence = {(side, False): tower.classifier(tower(to_pixels(image, side)).pooler_output)[0] for side in sides}
+        described = tower(to_pixels(image, own), output_hidden_states=True).hidden_states[-1]
+        evidence[own, True] = described[0, :, :classes].mean(0)
+        for (side, has_views), classes_seen in evidence.items():
+            answer = class_words().names[int(classes_seen.argmax())]
             is_right = names_thing(answer, photo.classes)
-            named.append(NamedPhoto(photo.source, photo.name, side, photo.word, answer, is_right))
+            named.append(NamedPhoto(photo.source, photo.name, side, has_views, photo.word, answer, is_right))
     return named
 
 
 @torch.inference_mode()
-def measure_maps(tower: EfficientNetLiteModel, scenes: Iterable[Scene], **settings: Any) -> list[MapResult]:
+def measure_maps(
+    tower: EfficientNetLiteModel, project: Projector, scenes: Iterable[Scene], **settings: Any
+) -> list[MapResult]:
     """Measure the maps of "Where is the …?" on scenes, with the caption's word and with a word for many classes.
 
     Args:
         tower: The tower.
+        project: Makes visual tokens of the tower's last hidden state: N×d → N×w.
         scenes: The scenes. Those in which the thing fills no cell are skipped.
         **settings: Settings of EADP.
     """
@@ -135,8 +154,8 @@ def measure_maps(tower: EfficientNetLiteModel, scenes: Iterable[Scene], **settin
         if not inside.any() or not outside.any():
             continue
         output = tower(to_pixels(scene.image, tower.config.image_size), output_hidden_states=True)
-        aligned = guide.align(output.hidden_states[-1][0])
-        tokens = VisualTokens(output.last_hidden_state[0], aligned, [(side, side)])
+        described = output.hidden_states[-1][0]
+        tokens = VisualTokens(project(described), guide.align(described), [(side, side)])
         for word in filter(None, (scene.thing.word, scene.thing.general_word)):
             selection = method.select(tokens, guide.encode(f"Where is the {word}?"))
             auc = {
@@ -158,6 +177,6 @@ def measure_maps(tower: EfficientNetLiteModel, scenes: Iterable[Scene], **settin
     return results
 
 
-def run(tower: EfficientNetLiteModel, data: PhotoData) -> tuple[list[NamedPhoto], list[MapResult]]:
+def run(tower: EfficientNetLiteModel, project: Projector, data: PhotoData) -> tuple[list[NamedPhoto], list[MapResult]]:
     """Run both measurements on all photographs and all scenes."""
-    return name_photos(tower, data.photos(), NAMING_SIDES), measure_maps(tower, data.scenes())
+    return name_photos(tower, data.photos(), NAMING_SIDES), measure_maps(tower, project, data.scenes())

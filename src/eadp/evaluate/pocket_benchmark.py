@@ -1,15 +1,15 @@
-"""The pocket benchmark: questions about drawn scenes, answered with all visual tokens and with a few."""
+"""Questions answered with all visual tokens and with a few: about drawn scenes, or any others."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from PIL import Image
@@ -24,8 +24,7 @@ from eadp.methods import Downsample, Random
 from eadp.models.guides import Guide, guide_for
 from eadp.models.prompt import build_inputs, build_prompt
 from eadp.pocket import checkpoint
-from eadp.pocket.names import OFFLINE, POCKET
-from eadp.pocket.samples import Sample
+from eadp.pocket.names import OFFLINE, PHOTO, POCKET
 from eadp.pocket.storage import LONGEST_ANSWER
 from eadp.pocket.things import Split
 from eadp.pocket.worlds import samples_for, world_of
@@ -35,6 +34,31 @@ from eadp.utils.statistics import wilson_interval
 BATCH = 16
 OUTCOME_FIELDS = ("answer", "right", "tokens", "sent", "layer_mean")
 """The fields of a record that make up an `Outcome`, in its order."""
+
+
+class Question(Protocol):
+    """A question about an image or a clip.
+
+    Attributes:
+        image: The image; of a clip, the first frame.
+        frames: The frames of a clip.
+        question: The question.
+        answer: The right answer.
+        kind: The kind of the question.
+    """
+
+    @property
+    def image(self) -> Image.Image: ...
+    @property
+    def frames(self) -> tuple[Image.Image, ...]: ...
+    @property
+    def question(self) -> str: ...
+    @property
+    def answer(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    def is_correct(self, answer: str) -> bool:
+        """Whether an answer is right."""
 
 
 @dataclass
@@ -92,19 +116,28 @@ class PocketReport:
         expected: The right answer to each question.
         outcomes: One per setting; the last one is the majority control.
         model: The name of the model.
+        benchmark: What the questions are about: "shapes", "things", "clips" or "photographs".
     """
 
     kinds: list[str]
     expected: list[str]
     outcomes: list[Outcome]
     model: str = POCKET
+    benchmark: str = "shapes"
 
     def accuracy_by_kind(self, outcome: Outcome) -> dict[str, float]:
         """Return the accuracy of an outcome per kind of question, sorted by kind."""
+        return {kind: sum(right) / len(right) for kind, right in self._right_by_kind(outcome).items()}
+
+    def intervals_by_kind(self, outcome: Outcome) -> dict[str, tuple[float, float]]:
+        """Return the 95 % Wilson interval of the accuracy per kind of question, sorted by kind."""
+        return {kind: wilson_interval(sum(right), len(right)) for kind, right in self._right_by_kind(outcome).items()}
+
+    def _right_by_kind(self, outcome: Outcome) -> dict[str, list[bool]]:
         by_kind: dict[str, list[bool]] = defaultdict(list)
         for kind, right in zip(self.kinds, outcome.right, strict=True):
             by_kind[kind].append(right)
-        return {kind: sum(right) / len(right) for kind, right in sorted(by_kind.items())}
+        return dict(sorted(by_kind.items()))
 
     def loyalty(self, outcome: Outcome) -> float | None:
         """Return the share of answers that equal those of the unpruned model; None if that was not run."""
@@ -131,7 +164,7 @@ class PocketReport:
             for o in self.outcomes
             if o.spec.keep in (None, keep)
         ]
-        return PocketReport(chosen(self.kinds), chosen(self.expected), outcomes, self.model)
+        return PocketReport(chosen(self.kinds), chosen(self.expected), outcomes, self.model, self.benchmark)
 
     def find_outcome(self, method: str, keep: int | float | None = None) -> Outcome:
         """Return the first outcome of a method at a budget."""
@@ -139,12 +172,22 @@ class PocketReport:
 
 
 def journal_settings(model: str = POCKET, split: Split = "test") -> Record:
-    """Return what all results in one folder share, whatever their methods, so that they can be compared."""
-    settings = {"benchmark": world_of(model), "split": split, "model": model, "seed": Random().seed}
+    """Return what all results in one folder share, whatever their methods, so that they can be compared.
+
+    Raises:
+        ValueError: If the model knows no drawn scenes.
+    """
+    if model == PHOTO:
+        raise ValueError("the model 'photo' knows photographs and no drawn scenes: run `eadp eval photo`")
+    return {"benchmark": world_of(model), "split": split, "seed": Random().seed, **model_settings(model)}
+
+
+def model_settings(model: str) -> Record:
+    """Return the name of a model, and a short hash of its weights if it is one that runs offline."""
     if model not in OFFLINE:
-        return settings
+        return {"model": model}
     weights = checkpoint(model) / "model.safetensors"
-    return {**settings, "weights": hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}
+    return {"model": model, "weights": hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}
 
 
 def evaluate(
@@ -170,46 +213,80 @@ def evaluate(
     Raises:
         ValueError: If a method, an option or a value is unknown.
     """
+    return ask(specs, samples_for(model, split, total), total, world_of(model), progress, model=model, journal=journal)
+
+
+def ask(
+    specs: Sequence[MethodSpec],
+    questions: Iterable[Question],
+    total: int,
+    benchmark: str,
+    progress: Callable[[int], None] = lambda answers: None,
+    *,
+    model: str,
+    journal: Journal | None = None,
+    batch: int = BATCH,
+    longest_answer: int = LONGEST_ANSWER,
+) -> PocketReport:
+    """Ask the first `total` of some questions with every setting.
+
+    Args:
+        specs: The settings. All of them see the same images.
+        questions: The questions, always the same ones; they are drawn only as far as they are needed.
+        total: The number of questions.
+        benchmark: What the questions are about.
+        progress: Called with the number of new answers; they add up to settings times questions.
+        model: A name for `eadp.loading.load_model`.
+        journal: A journal for these questions to this model. Questions that it has answers to are not asked again; new
+            answers are added to it.
+        batch: The number of questions that are asked at once.
+        longest_answer: Largest number of tokens of an answer.
+
+    Raises:
+        ValueError: If a method, an option or a value is unknown.
+    """
     for spec in specs:
         build_method(spec)
-    answering = _AnsweringModel(model)
+    answering = _AnsweringModel(model, longest_answer)
     answers: list[list[Record]] = [[] for _ in specs]
-    questions = _QuestionStream(model, split, total)
-    for start in range(0, total, BATCH):
-        numbers = range(start, min(start + BATCH, total))
+    stream = _QuestionStream(questions)
+    for start in range(0, total, batch):
+        numbers = range(start, min(start + batch, total))
         for spec, records in zip(specs, answers, strict=True):
             keys = [f"{spec.key}/{number}" for number in numbers]
             known = {key: journal[key] for key in keys if journal is not None and key in journal}
             if len(known) < len(keys):
                 # The full batch even if some answers are known: only the same batch gives bit-identical answers.
-                answered = dict(zip(keys, answering.answer(questions.batch(numbers), spec), strict=True))
+                answered = dict(zip(keys, answering.answer(stream.batch(numbers), spec), strict=True))
                 new = {key: record for key, record in answered.items() if key not in known}
                 if journal is not None:
                     journal.extend(new.items())
                 known |= new
             records += [known[key] for key in keys]
             progress(len(keys))
-    return _build_report(model, specs, answers)
+    return _build_report(model, benchmark, specs, answers)
 
 
-def _build_report(model: str, specs: Sequence[MethodSpec], answers: Sequence[Sequence[Record]]) -> PocketReport:
+def _build_report(
+    model: str, benchmark: str, specs: Sequence[MethodSpec], answers: Sequence[Sequence[Record]]
+) -> PocketReport:
     """Build the report from one record per setting and question."""
     outcomes = [
         Outcome(spec, *([record[name] for record in records] for name in OUTCOME_FIELDS))
         for spec, records in zip(specs, answers, strict=True)
     ]
     kinds, expected = ([record[name] for record in answers[0]] for name in ("kind", "expected"))
-    return PocketReport(kinds, expected, [*outcomes, _majority_outcome(kinds, expected)], model)
+    return PocketReport(kinds, expected, [*outcomes, _majority_outcome(kinds, expected)], model, benchmark)
 
 
 class _QuestionStream:
-    """The questions of a split of a model's world, drawn in order and only as far as they are needed."""
+    """Questions, drawn in order and only as far as they are needed."""
 
-    def __init__(self, model: str, split: Split, total: int):
-        self._stream = enumerate(samples_for(model, split, total))
-        self._batch: dict[int, Sample] = {}
+    def __init__(self, questions: Iterable[Question]):
+        self._stream = enumerate(questions)
+        self._batch: dict[int, Question] = {}
 
-    def batch(self, numbers: range) -> list[Sample]:
+    def batch(self, numbers: range) -> list[Question]:
         """Return the questions with these numbers. Batches must be requested in ascending order."""
         if numbers[0] not in self._batch:
             ahead = dict(islice(self._stream, numbers[-1] - max(self._batch, default=-1)))
@@ -220,8 +297,8 @@ class _QuestionStream:
 class _AnsweringModel:
     """The model that answers. It is loaded only when a question has no answer yet."""
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str, longest_answer: int):
+        self.name, self.longest_answer = name, longest_answer
 
     @cached_property
     def _model_and_processor(self) -> tuple[Any, Any]:
@@ -236,11 +313,9 @@ class _AnsweringModel:
         """The guide, shared by all settings because loading it reads a checkpoint."""
         return guide_for(*self._model_and_processor)
 
-    def answer(self, batch: Sequence[Sample], spec: MethodSpec) -> list[Record]:
+    def answer(self, batch: Sequence[Question], spec: MethodSpec) -> list[Record]:
         """Answer a batch of questions and return one record per question."""
-        answers, token_counts = self._generate(
-            [_blind(sample) if spec.method == BLIND else sample for sample in batch], spec
-        )
+        answers, token_counts = self._generate(batch, spec)
         return [
             {
                 "method": spec.method,
@@ -258,15 +333,15 @@ class _AnsweringModel:
         ]
 
     @torch.inference_mode()
-    def _generate(self, batch: Sequence[Sample], spec: MethodSpec) -> tuple[list[str], list[tuple[int, int, float]]]:
+    def _generate(self, batch: Sequence[Question], spec: MethodSpec) -> tuple[list[str], list[tuple[int, int, float]]]:
         """Return the answers, and per question the tokens after pruning, those sent, and their mean over the layers."""
         model, processor = self._model_and_processor
-        inputs = _build_inputs(processor, batch).to(model.device)
+        inputs = _build_inputs(processor, batch, spec.method == BLIND).to(model.device)
         method = build_method(spec)
         guide = self._guide if method is not None and "text" in method.needs else None
         pruning = nullcontext() if method is None else attach(model, processor, guide=guide, **spec.attach_arguments)
         with pruning as pruned:
-            output = model.generate(**inputs, do_sample=False, max_new_tokens=LONGEST_ANSWER)
+            output = model.generate(**inputs, do_sample=False, max_new_tokens=self.longest_answer)
         answers = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         if pruned is not None:
             return answers, [(len(each), each.tokens_sent, each.tokens_layer_mean) for each in pruned.last]
@@ -274,18 +349,19 @@ class _AnsweringModel:
         return answers, [(n, n, n) for n in (inputs["input_ids"] == visual).sum(dim=1).tolist()]
 
 
-def _build_inputs(processor: Any, batch: Sequence[Sample]) -> Any:
-    questions = [sample.question for sample in batch]
+def _build_inputs(processor: Any, batch: Sequence[Question], blind: bool) -> Any:
+    """Build the inputs for a batch of questions, with grey images for the blind control."""
+    show = _grey if blind else lambda image: image
+    questions = [each.question for each in batch]
     if not batch[0].frames:
-        return build_inputs(processor, [sample.image for sample in batch], questions)
+        return build_inputs(processor, [show(each.image) for each in batch], questions)
     prompts = [build_prompt(processor, question, images=0, videos=1) for question in questions]
-    return processor(text=prompts, videos=[list(s.frames) for s in batch], padding=True, return_tensors="pt")
+    clips = [[show(frame) for frame in each.frames] for each in batch]
+    return processor(text=prompts, videos=clips, padding=True, return_tensors="pt")
 
 
-def _blind(sample: Sample) -> Sample:
-    """Return a sample with grey images."""
-    grey = Image.new("RGB", sample.image.size, (127, 127, 127))
-    return replace(sample, image=grey, frames=(grey,) * len(sample.frames))
+def _grey(image: Image.Image) -> Image.Image:
+    return Image.new("RGB", image.size, (127, 127, 127))
 
 
 def _majority_outcome(kinds: Sequence[str], expected: Sequence[str]) -> Outcome:

@@ -9,6 +9,7 @@ excitation, ReLU6, and a stem and a head of fixed width.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -30,6 +31,9 @@ class EfficientNetLiteConfig(PreTrainedConfig):
 
     Attributes:
         image_size: The side of the images in pixels.
+        view_sizes: Shorter sides in pixels to which an image is also scaled down, so that what the tower says of its
+            cells takes account of the whole (`EfficientNetLiteModel.describe_cells`). Sizes that are not smaller than
+            the image have no effect.
         stem_channels: Channels of the first convolution, which halves the resolution.
         out_channels: Channels of each stage.
         repeats: Blocks of each stage.
@@ -46,6 +50,7 @@ class EfficientNetLiteConfig(PreTrainedConfig):
     base_config_key = "vision_config"
 
     image_size: int = 768
+    view_sizes: list[int] | tuple[int, ...] = (384, 320, 256, 224)
     stem_channels: int = 32
     out_channels: list[int] | tuple[int, ...] = (16, 24, 40, 80, 112, 192, 320)
     repeats: list[int] | tuple[int, ...] = (1, 2, 2, 3, 3, 4, 1)
@@ -89,8 +94,15 @@ class SameConv(nn.Module):
         height, width = (max(self.kernel - self.stride + -side % self.stride, 0) for side in x.shape[-2:])
         if height or width:
             x = F.pad(x, (width // 2, width - width // 2, height // 2, height - height // 2))
-        x = self.norm(self.conv(x))
-        return F.relu6(x) if self.activation else x
+        x = self.norm(self.conv(x)) if self.training else self._convolve(x)
+        return F.relu6(x, inplace=not torch.is_grad_enabled()) if self.activation else x
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        """Convolve with the normalisation as a part of the weights: one pass over the cells instead of two."""
+        variance, mean = self.norm.get_buffer("running_var"), self.norm.get_buffer("running_mean")
+        scale = self.norm.weight * torch.rsqrt(variance + self.norm.eps)
+        weight, bias = self.conv.weight * scale[:, None, None, None], self.norm.bias - mean * scale
+        return F.conv2d(x, weight, bias, self.conv.stride, groups=self.conv.groups)
 
 
 class InvertedResidual(nn.Module):
@@ -170,34 +182,60 @@ class EfficientNetLiteModel(PreTrainedModel):
         Returns:
             `last_hidden_state`: B×cells×hidden_size, row by row. `pooler_output`: B×hidden_size, their mean, which the
             classifier was trained on. `hidden_states`: the output of each stage, B×cells×channels, then the cells, then
-            `describe_cells` of them.
+            `describe_cells` of them and of the smaller views.
         """
-        x = self.stem(pixel_values.to(self.stem.conv.weight.dtype))
-        hidden = []
-        for stage in self.stages:
-            x = stage(x)
-            if output_hidden_states:
-                hidden.append(x.flatten(2).mT)
-        x = self.head(x)
-        cells = x.flatten(2).mT
-        states = None
+        pixels = pixel_values.to(self.stem.conv.weight.dtype)
+        hidden: list[Tensor] = []
+        x = self._encode(pixels, hidden if output_hidden_states else None)
+        # transformers declares its outputs to be of types that no operation returns.
+        cells: Any = x.flatten(2).mT
+        states: Any = None
         if output_hidden_states:
-            states = (*hidden, cells, self.describe_cells(cells, (x.shape[-2], x.shape[-1])))
+            views = [self._encode(view).flatten(2).mean(-1) for view in self._smaller_views(pixels)]
+            states = (*hidden, cells, self.describe_cells(cells, (x.shape[-2], x.shape[-1]), views))
         output = BaseModelOutputWithPooling(last_hidden_state=cells, pooler_output=cells.mean(1), hidden_states=states)
         return output.to_tuple() if return_dict is False else output
 
-    def describe_cells(self, cells: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _encode(self, pixels: Tensor, hidden: list[Tensor] | None = None) -> Tensor:
+        """Encode images of one size: B×hidden_size×rows×columns. The outputs of the stages are appended to `hidden`."""
+        x = self.stem(pixels.contiguous(memory_format=torch.channels_last))
+        for stage in self.stages:
+            x = stage(x)
+            if hidden is not None:
+                hidden.append(x.flatten(2).mT)
+        return self.head(x)
+
+    def _smaller_views(self, pixels: Tensor) -> Iterator[Tensor]:
+        """Scale images down to each of the `view_sizes` that is smaller than they are."""
+        height, width = pixels.shape[-2:]
+        shorter = min(height, width)
+        for size in self.config.view_sizes:
+            if size < shorter:
+                scaled = (round(height * size / shorter), round(width * size / shorter))
+                view = F.interpolate(pixels.float(), scaled, mode="bilinear", antialias=True)
+                yield view.to(pixels.dtype)
+
+    def describe_cells(self, cells: Tensor, grid: tuple[int, int], views: Sequence[Tensor] = ()) -> Tensor:
         """Say what each cell shows and where it is, in the form of a hidden state.
+
+        The network was trained on small images. On a large one, a cell sees a part of a thing and may take it for
+        another thing. So the smaller views have a vote, too: the logits of a cell are the mean of its own and of those
+        of each view as a whole. All cells get the same from the views, which therefore change what the image is taken
+        for, and not which cells stand out.
 
         Args:
             cells: B×(rows·columns)×hidden_size.
             grid: Rows and columns.
+            views: Of each smaller view, the mean of its cells: B×hidden_size.
 
         Returns:
             B×(rows·columns)×hidden_size. The first channels are the probabilities of the classes, the next ones
             `place_shares`; the rest is 0.
         """
-        classes = self.classifier(cells).softmax(-1)
+        logits = self.classifier(cells)
+        for view in views:
+            logits = logits + self.classifier(view)[:, None]
+        classes = (logits / (1 + len(views))).softmax(-1)
         places = place_shares(grid).to(classes).expand(len(cells), -1, -1)
         described = torch.cat((classes, places), -1)
         return F.pad(described, (0, self.config.hidden_size - described.shape[-1]))

@@ -12,4 +12,10 @@ SMOL = "smol"
 CLIPS = "clips"
 """The model `things` for clips of everyday things: a LLaVA-NeXT-Video with the same weights."""
 
-OFFLINE = (POCKET, THINGS, CLIPS, SMOL)
+PHOTO = "photo"
+"""The model for photographs: EfficientNet-Lite0, which tells 1,000 things apart, in front of SmolLM2."""
+
+DRAWN = (POCKET, THINGS, CLIPS, SMOL)
+"""The models that know drawn scenes."""
+
+OFFLINE = (*DRAWN, PHOTO)

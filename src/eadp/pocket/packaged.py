@@ -64,8 +64,11 @@ class PackagedFile:
             cache: Folder for converted weights; None for `eadp` in the user's cache.
             convert: Reads the file that is its first argument, and writes into the folder that is its second.
         """
-        folder = user_cache(cache) / f"{self.model.lower().replace(' ', '-')}-{self.sha256[:16]}"
-        return write_once(folder, lambda scratch: convert(self.find(), scratch))
+        return write_once(self.copy_folder(cache), lambda scratch: convert(self.find(), scratch))
+
+    def copy_folder(self, cache: Path | None) -> Path:
+        """The folder of the converted weights, whether it is there or not."""
+        return user_cache(cache) / f"{self.model.lower().replace(' ', '-')}-{self.sha256[:16]}"
 
 
 def user_cache(cache: Path | None = None) -> Path:

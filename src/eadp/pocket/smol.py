@@ -59,6 +59,18 @@ def checkpoint(cache: Path | None = None) -> Path:
 
 
 def _assemble(folder: Path, cache: Path | None) -> None:
+    language_model, tokenizer = load_reader(cache)
+    model = build_llava(language_model, tokenizer)
+    model.model.multi_modal_projector.load_state_dict(parts.load_module(SMOL, "projector"))
+    clip, clip_tokenizer = parts.load_vision(model)
+    storage.save(folder, model, build_processor(tokenizer, CHAT_TEMPLATE), clip, clip_tokenizer)
+
+
+def load_reader(cache: Path | None = None) -> tuple[LlamaForCausalLM, Any]:
+    """Load SmolLM2 with the LoRA that taught it to read visual words, and its tokenizer.
+
+    Arguments, returns and errors are those of `load_language_model`.
+    """
     language_model, tokenizer = load_language_model(cache)
     update = parts.load_module(SMOL, "lora")
     down, up = (
@@ -66,10 +78,7 @@ def _assemble(folder: Path, cache: Path | None) -> None:
         for prefix in ("down.", "up.")
     )
     lora.merge(language_model, down, up)
-    model = build_llava(language_model, tokenizer)
-    model.model.multi_modal_projector.load_state_dict(parts.load_module(SMOL, "projector"))
-    clip, clip_tokenizer = parts.load_vision(model)
-    storage.save(folder, model, build_processor(tokenizer, CHAT_TEMPLATE), clip, clip_tokenizer)
+    return language_model, tokenizer
 
 
 def load_language_model(cache: Path | None = None) -> tuple[LlamaForCausalLM, Any]:
@@ -93,10 +102,21 @@ def load_language_model(cache: Path | None = None) -> tuple[LlamaForCausalLM, An
     return model.eval(), AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def _dequantize(weights: Path, folder: Path) -> None:
-    """Write a copy in half precision."""
+def check_installed(cache: Path | None = None) -> None:
+    """Raise the errors of `load_language_model` about what is not installed, without loading anything."""
+    if not WEIGHTS.copy_folder(cache).exists():
+        WEIGHTS.find()
+        _check_gguf()
+
+
+def _check_gguf() -> None:
     if util.find_spec("gguf") is None:
         raise ImportError('reading the weights of SmolLM2 needs the package gguf: run `pip install "eadp[smol]"`')
+
+
+def _dequantize(weights: Path, folder: Path) -> None:
+    """Write a copy in half precision."""
+    _check_gguf()
     read = AutoModelForCausalLM.from_pretrained(
         weights.parent, gguf_file=weights.name, dtype=torch.float32, trust_remote_code=False
     )

@@ -33,8 +33,9 @@ def save(
     folder: Path,
     model: LlavaForConditionalGeneration | LlavaNextVideoForConditionalGeneration,
     processor: LlavaProcessor,
-    clip: ClipText,
+    clip: ClipText | None = None,
     clip_tokenizer: PreTrainedTokenizerFast | None = None,
+    longest_answer: int = LONGEST_ANSWER,
 ) -> None:
     """Write everything that `pocket.load` and `pocket.guide` need into a folder.
 
@@ -42,12 +43,13 @@ def save(
         folder: The folder. It is created if needed.
         model: The model.
         processor: Its processor.
-        clip: The text encoder of its CLIP.
+        clip: The text encoder of its CLIP, if it has one.
         clip_tokenizer: The tokenizer of the text encoder, if it is not the processor's.
+        longest_answer: Largest number of tokens of an answer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(
-        max_new_tokens=LONGEST_ANSWER,
+        max_new_tokens=longest_answer,
         pad_token_id=processor.tokenizer.pad_token_id,
         bos_token_id=processor.tokenizer.bos_token_id,
         eos_token_id=processor.tokenizer.eos_token_id,
@@ -55,6 +57,8 @@ def save(
     model.half().save_pretrained(folder)
     model.float()
     processor.save_pretrained(folder)
+    if clip is None:
+        return
     settings = {**clip.text_model.config.to_diff_dict(), "sign": SIGN}
     (folder / _CLIP_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
     save_file({name: value.half().contiguous() for name, value in clip.state_dict().items()}, folder / _CLIP_WEIGHTS)
@@ -64,6 +68,8 @@ def save(
 
 def load_model(folder: Path, kind: type[M] = LlavaForConditionalGeneration) -> M:  # type: ignore[assignment]
     """Load the model, of this class, from a folder that `save` wrote."""
+    import eadp.models.efficientnet_lite  # noqa: F401 (transformers then knows this vision tower)
+
     _check_folder(folder)
     return kind.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).eval()
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eadp.pocket import checkpoint
-from eadp.pocket.names import OFFLINE
+from eadp.pocket.names import DRAWN, PHOTO
 from eadp.serve import versions
 from eadp.serve.plugin import ARCHITECTURES, MROPE_FAMILIES
 from eadp.serve.request import SETTINGS_KEY, ServerSettings
@@ -25,7 +25,7 @@ RAY_VARIABLES = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
 """Which variables vLLM hands on to the workers that Ray starts, besides its own: names with commas between them."""
 
 
-CPU_CACHE_BYTES = dict.fromkeys(OFFLINE, 1 << 30)
+CPU_CACHE_BYTES = dict.fromkeys(DRAWN, 1 << 30)
 """The size of the KV cache on a machine without a GPU, by model; `OTHER_CPU_CACHE_BYTES` for all others.
 
 By itself, vLLM takes 92 % of all memory there, and does not start where less is free.
@@ -39,7 +39,7 @@ def build_command(model: str, settings: dict[str, Any], more: Sequence[str] = ()
     """Build the command line that serves a model with pruned images.
 
     Args:
-        model: "pocket", "smol", or the folder or the hub name of a checkpoint.
+        model: "pocket", "things", "smol", or the folder or the hub name of a checkpoint.
         settings: The settings of the server, as in `--hf-overrides '{"eadp": {…}}'`.
         more: Options that are passed to vLLM. Their `--hf-overrides` are merged with those of the plugin.
 
@@ -52,22 +52,36 @@ def build_command(model: str, settings: dict[str, Any], more: Sequence[str] = ()
     """
     from transformers import AutoConfig
 
-    folder = str(checkpoint(model)) if model in OFFLINE else model
+    # transformers then knows this vision tower, so that a checkpoint with it is refused by name.
+    from eadp.models.efficientnet_lite import EfficientNetLiteConfig
+
+    if model == PHOTO:
+        raise ValueError(_describe_unknown_tower(model))
+    folder = str(checkpoint(model)) if model in DRAWN else model
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     family = config.model_type
     if family not in ARCHITECTURES:
         raise ValueError(f"{model} has model_type {family}; eadp serves {', '.join(ARCHITECTURES)}")
+    if isinstance(getattr(config, "vision_config", None), EfficientNetLiteConfig):
+        raise ValueError(_describe_unknown_tower(model))
     setattr(config, SETTINGS_KEY, settings)
     ServerSettings.from_config(config, ("renumber", "keep") if family in MROPE_FAMILIES else ("renumber",))
     overrides, others = _split_overrides(more)
     overrides |= {"architectures": [ARCHITECTURES[family]], SETTINGS_KEY: settings}
     given = {_option_name(each) for each in others}
     defaults: list[str] = []
-    if model in OFFLINE and "--served-model-name" not in given:
+    if model in DRAWN and "--served-model-name" not in given:
         defaults += ["--served-model-name", model]
     if versions.is_cpu_build() and given.isdisjoint(MEMORY_OPTIONS) and not os.environ.get(MEMORY_VARIABLE):
         defaults += ["--kv-cache-memory-bytes", str(CPU_CACHE_BYTES.get(model, OTHER_CPU_CACHE_BYTES))]
     return [*SERVER, "--model", folder, "--hf-overrides", json.dumps(overrides), *defaults, *others]
+
+
+def _describe_unknown_tower(model: str) -> str:
+    return (
+        f"the vision tower of {model} is EfficientNet-Lite, which vLLM does not have: run the model with transformers "
+        "and `eadp.attach` instead"
+    )
 
 
 def _split_overrides(options: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

@@ -21,7 +21,7 @@ from eadp.methods.base import Need
 from eadp.models.guides import guide_for
 from eadp.models.guides.base import Guide
 from eadp.models.prompt import build_clip_inputs
-from eadp.pocket.names import OFFLINE
+from eadp.pocket.names import DRAWN, PHOTO
 from eadp.runtime import Pruned, attach
 from eadp.view.comparison import Comparison, MethodResult, TimedAnswer
 from eadp.view.visible_area import visible_area
@@ -77,7 +77,11 @@ def check_request(question: str, methods: Sequence[str], keep: int | float) -> t
 
 NOTES = {
     name: (f"The model {name!r} is a toy that knows drawn scenes only. Its answers about photographs mean nothing.",)
-    for name in OFFLINE
+    for name in DRAWN
+} | {
+    PHOTO: (
+        "The model 'photo' knows the 1,000 things of ImageNet. It knows no people, and can neither count nor read.",
+    )
 }
 """Sentences to show with every comparison of a model."""
 
@@ -102,9 +106,14 @@ class MethodComparer:
         self._lock = Lock()
 
     @classmethod
-    def from_name(cls, name: str) -> MethodComparer:
-        """Load the model by name, as `load_model` does."""
-        return cls(*load_model(name), notes=NOTES.get(name, ()))
+    def from_name(cls, name: str, notes: Sequence[str] = ()) -> MethodComparer:
+        """Load the model by name, as `load_model` does.
+
+        Args:
+            name: The name.
+            notes: Sentences to show with every comparison, after those about the model.
+        """
+        return cls(*load_model(name), notes=(*NOTES.get(name, ()), *notes))
 
     def compare(
         self,

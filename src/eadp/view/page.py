@@ -10,11 +10,12 @@ import gradio as gr
 from PIL import Image
 
 from eadp.methods import list_methods
-from eadp.pocket.names import POCKET
+from eadp.pocket.names import PHOTO, POCKET
 from eadp.pocket.worlds import samples_for
 from eadp.utils.images import MAX_MEGAPIXELS, read_frames
 from eadp.view.comparer import MAX_QUESTION_LENGTH, MethodComparer
 from eadp.view.comparison import Comparison
+from eadp.view.default_model import choose_model
 from eadp.view.figure import coverages
 from eadp.view.photos import list_photos
 from eadp.view.report import embed_in_iframe, escape_text, render_report
@@ -27,11 +28,11 @@ UPLOAD_LIFETIME = 3600
 """Seconds until an upload is deleted."""
 
 
-def serve(model: str, host: str, port: int) -> None:
+def serve(model: str | None, host: str, port: int) -> None:
     """Serve the live page of a model until the process is interrupted.
 
     Args:
-        model: Name of the model, as `load_model` takes it.
+        model: Name of the model, as `load_model` takes it; None for the default of `choose_model`.
         host: The address to listen on.
         port: The port to listen on.
 
@@ -39,7 +40,8 @@ def serve(model: str, host: str, port: int) -> None:
         ValueError: If there is no such model.
         OSError: If the port is in use.
     """
-    launch_page(build_page(MethodComparer.from_name(model), model), host, port, prevent_thread_lock=False)
+    name, notes = choose_model(model)
+    launch_page(build_page(MethodComparer.from_name(name, notes), name), host, port, prevent_thread_lock=False)
 
 
 def launch_page(
@@ -113,8 +115,9 @@ def build_page(comparer: MethodComparer, name: str = POCKET) -> gr.Blocks:
             return format_alert(str(error)), ""
         return format_answers(comparison), embed_in_iframe(render_report(comparison), "1400px")
 
-    first = next(iter(ready))
-    first_image, first_question = ready[first]
+    # Without scikit-image there is no photograph to begin with.
+    first = next(iter(ready), None)
+    first_image, first_question = ready.get(first or "", (None, ""))
     with gr.Blocks(title="eadp", analytics_enabled=False, delete_cache=(UPLOAD_LIFETIME, UPLOAD_LIFETIME)) as page:
         gr.Markdown("# eadp\nKeep only the visual tokens that serve the question. " + " ".join(comparer.notes))
         with gr.Row():
@@ -175,7 +178,11 @@ def _format_row(label: str, answer: str, prefill: float, coverage: float | None)
 
 @cache
 def examples(model: str) -> dict[str, tuple[Image.Image, str]]:
-    """Return the images that need no upload, each with a question, by the name that the page shows."""
-    scenes = [sample for number, sample in enumerate(samples_for(model, "test", 24)) if number % 4 == 0]
+    """Return the images that need no upload, each with a question, by the name that the page shows.
+
+    They are scenes, unless the model knows photographs, and photographs.
+    """
+    total = 0 if model == PHOTO else 24
+    scenes = [sample for number, sample in enumerate(samples_for(model, "test", total)) if number % 4 == 0]
     drawn = {f"scene {number}": (each.image, each.question) for number, each in enumerate(scenes, start=1)}
     return drawn | {f"photo: {photo.name}": (photo.image, photo.question) for photo in list_photos()}

@@ -33,10 +33,10 @@ class Photo:
 
 
 SKIMAGE_PHOTOS = (
-    ("astronaut", "astronaut.png", "Is there an orange thing?", "NASA, public domain"),
-    ("chelsea", "chelsea.png", "What colour is the cat?", "CC0 by Stefan van der Walt"),
-    ("coffee", "coffee.png", "Is there a red thing?", "CC0 by Rachel Michetti"),
-    ("rocket", "rocket.jpg", "What is on the left?", "SpaceX, public domain"),
+    ("astronaut", "astronaut.png", "Is there a flag?", "NASA, public domain"),
+    ("chelsea", "chelsea.png", "Is there a cat?", "CC0 by Stefan van der Walt"),
+    ("coffee", "coffee.png", "Is there a cup?", "CC0 by Rachel Michetti"),
+    ("rocket", "rocket.jpg", "Is there a rocket?", "SpaceX, public domain"),
 )
 
 

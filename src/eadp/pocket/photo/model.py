@@ -2,15 +2,71 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from pathlib import Path
 from typing import Any
 
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
 from eadp.compat import CLIPImageProcessorPil
 from eadp.models.efficientnet_lite import PIXEL_MEAN, PIXEL_STD, EfficientNetLiteConfig, EfficientNetLiteModel
+from eadp.models.guides.class_words import class_words
+from eadp.pocket import smol, storage
 from eadp.pocket.llava import build_llava
-from eadp.pocket.photo.visual_words import write_visual_words
+from eadp.pocket.names import PHOTO, SMOL
+from eadp.pocket.packaged import user_cache, write_once
+from eadp.pocket.photo import tower as weights
+from eadp.pocket.photo.visual_words import PLACE_WEIGHT, PLACE_WORDS, write_visual_words
 from eadp.pocket.smol import CHAT_TEMPLATE
+from eadp.pocket.things import parts
+
+LONGEST_ANSWER = 16
+"""Largest number of tokens of an answer: names of classes are longer than answers about drawn scenes."""
+
+
+def checkpoint(cache: Path | None = None) -> Path:
+    """Return the folder of the whole model, which is written at the first call.
+
+    Args:
+        cache: Folder for the copies; by default `eadp` in the user's cache.
+
+    Raises:
+        FileNotFoundError: If the weights of EfficientNet-Lite0 or SmolLM2 are not installed.
+        ImportError: If there is no copy yet, and the package `gguf`, which reads the weights of SmolLM2, is not
+            installed.
+        ValueError: If an installed file is not the expected one.
+    """
+    return write_once(_folder(cache), lambda folder: _assemble(folder, cache))
+
+
+def find_missing(cache: Path | None = None) -> str | None:
+    """Say what is not installed that `checkpoint` needs; None if it is all there.
+
+    Raises:
+        ValueError: If an installed file is not the expected one.
+    """
+    if _folder(cache).exists():
+        return None
+    try:
+        if not weights.WEIGHTS.copy_folder(cache).exists():
+            weights.WEIGHTS.find()
+        smol.check_installed(cache)
+    except (FileNotFoundError, ImportError) as error:
+        return str(error)
+    return None
+
+
+def _folder(cache: Path | None) -> Path:
+    settings = [EfficientNetLiteConfig().to_dict(), class_words().names, PLACE_WORDS, PLACE_WEIGHT, CHAT_TEMPLATE]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    hashes = (weights.WEIGHTS.sha256[:8], smol.WEIGHTS.sha256[:8], parts.fingerprint(SMOL), digest[:8])
+    return user_cache(cache) / "-".join((PHOTO, *hashes))
+
+
+def _assemble(folder: Path, cache: Path | None) -> None:
+    model, processor = build_model(weights.load_tower(cache), *smol.load_reader(cache))
+    storage.save(folder, model, processor, longest_answer=LONGEST_ANSWER)
 
 
 def build_model(

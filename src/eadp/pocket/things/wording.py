@@ -161,7 +161,7 @@ def with_article(name: str) -> str:
     """Put "a" or "an" in front of a name, or nothing in front of a mass noun."""
     if name in MASS:
         return name
-    vowel = (name[0] in "aeiou" and not name.startswith("uni")) or name.startswith("hour")
+    vowel = (name[0].lower() in "aeiou" and not name.startswith("uni")) or name.startswith("hour")
     return f"{'an' if vowel else 'a'} {name}"
 
 
