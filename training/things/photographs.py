@@ -52,6 +52,10 @@ probability of some hundredths; with 12, nearly 1."""
 NOISE = 1.3
 """Standard deviation of the logits' noise."""
 
+VIEWS, VIEWS_SURE, SECOND = 0.8, (2.0, 9.0), 0.4
+"""The tower also looks at smaller views of the whole photograph. Their share of the logits of each cell, how clear they
+are, and how clear a second thing is in them beside the main one."""
+
 NEAR = 20
 """Absent things that look like a present one are drawn from this many classes."""
 
@@ -120,8 +124,16 @@ class Photographer:
         clear = np.where(mine >= 0, rng.uniform(*SURE, kept), rng.uniform(*UNSURE, kept))
         logits = torch.from_numpy(clear).float()[:, None] * self.alike[torch.from_numpy(names)]
         logits += NOISE * torch.from_numpy(rng.standard_normal(logits.shape, np.float32))
+        logits = torch.lerp(logits, self._draw_views(rng, things), VIEWS)
         asked = [self._ask(rng, things) for _ in range(questions)]
         return logits.softmax(-1), torch.from_numpy(keep), asked
+
+    def _draw_views(self, rng: np.random.Generator, things: np.ndarray) -> Tensor:
+        """Draw the logits of the smaller views, 1000, which all cells share."""
+        weights = torch.tensor([1.0, SECOND])[: len(things)]
+        alike = weights @ self.alike[torch.from_numpy(things)]
+        noise = torch.from_numpy(rng.standard_normal(alike.shape, np.float32))
+        return rng.uniform(*VIEWS_SURE) * alike + NOISE * noise
 
     def _ask(self, rng: np.random.Generator, things: np.ndarray) -> Question:
         main = int(things[0])

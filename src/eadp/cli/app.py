@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 EXPLORE, MEASURE, EVALUATE, SERVE = PANELS = ("Explore", "Measure", "Evaluate", "Serve")
 """The groups of subcommands, in the order in which `eadp --help` shows them."""
 
-MODEL_HELP = "`pocket`, `things`, `smol`, `photo`, the folder of a checkpoint, or its name on the Hugging Face hub."
+MODEL_HELP = "`pocket`, `things`, `clips`, `smol`, `photo`, the folder of a checkpoint, or its name on the hub."
 METHODS_HELP = (
     "Methods, separated by commas, optionally with a preset (eadp:published), or `zoo` for all. See `eadp methods`."
 )
