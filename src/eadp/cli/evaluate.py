@@ -21,8 +21,8 @@ from eadp.cli.app import (
     parse_names,
     print_full_width,
 )
-from eadp.cli.offline import OFFLINE_SUITES, OfflineRun, run_photo, run_pocket
-from eadp.pocket.names import PHOTO
+from eadp.cli.offline import OfflineRun, run_drawn, run_photo
+from eadp.pocket.names import OFFLINE, PHOTO
 
 if TYPE_CHECKING:
     from eadp.evaluate.suites import Benchmark, SuitePlan, SuiteResult
@@ -33,11 +33,14 @@ if TYPE_CHECKING:
 AUTO = "auto"
 """The address of the Ray cluster that this machine belongs to."""
 
-SUITE_HELP = "The suite: pocket, photo, paper-llava, paper-qwen, paper-video, or the path of a suite in JSON."
+SUITE_HELP = (
+    "The suite: pocket, things, clips, smol, photo, paper-llava, paper-qwen, paper-video, or the path of a suite in "
+    "JSON."
+)
 SWEEP_SUITE_HELP = "The suite: pocket, paper-llava, paper-qwen, paper-video, or the path of a suite in JSON."
 SUITE_MODEL_HELP = (
-    "`pocket`, `photo`, the folder of a checkpoint, or its name on the Hugging Face hub. Default: the model of the "
-    "suite."
+    "A model that runs offline, the folder of a checkpoint, or its name on the Hugging Face hub. Default: the model of "
+    "the suite."
 )
 ONLY_HELP = "Run only these benchmarks of the suite, separated by commas. `eadp suites` lists them."
 PYTHON_HELP = (
@@ -86,12 +89,12 @@ def evaluate(
         typer.Option(
             metavar="BUDGETS",
             help="How many visual tokens stay: counts (32) or shares (0.125), separated by commas. Default: the "
-            "budgets of the paper; for pocket and photo 0.125,0.0625.",
+            "budgets of the paper; for models that run offline 0.125,0.0625.",
         ),
     ] = "",
     samples: Annotated[
         int | None,
-        typer.Option(metavar="COUNT", help="Questions per benchmark. Default: all; for pocket 2000.", min=1),
+        typer.Option(metavar="COUNT", help="Questions per benchmark. Default: all; for drawn scenes 2000.", min=1),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -135,11 +138,11 @@ def evaluate(
 ) -> None:
     """Measure accuracy with and without pruning, for several methods and budgets on the same questions.
 
-    The suite `pocket` asks the pocket model about drawn scenes and needs no download. The suite `photo` asks the model
-    `photo` about photographs of three packages, and says how to get what is missing. The other suites run the
-    benchmarks of the paper with lmms-eval or VLMEvalKit and print the paper's results next to ours. They preprocess
-    images and questions as EADP's release does; with `--methods eadp:published` they also use its settings, including
-    its value of mu for each benchmark.
+    The suites `pocket`, `things`, `smol` and `clips` ask the model of that name about drawn scenes or clips and need no
+    download. The suite `photo` asks about photographs of three packages, and says how to get what is missing. The other
+    suites run the benchmarks of the paper with lmms-eval or VLMEvalKit and print the paper's results next to ours. They
+    preprocess images and questions as EADP's release does; with `--methods eadp:published` they also use its settings,
+    including its value of mu for each benchmark.
 
     Beside accuracy, tables show loyalty: the share of answers that equal those of the unpruned model, right or wrong.
 
@@ -150,6 +153,8 @@ def evaluate(
     the answers that are saved; the table is that of a single machine. `--dry-run` first tells what would run.
 
     Example: eadp eval pocket --methods eadp,topk --keep 32,16 --samples 200
+
+    Example: eadp eval clips --methods eadp,vidcom2,evs --keep 0.25,0.0625
 
     Example: eadp eval photo --methods zoo --keep 64
 
@@ -163,7 +168,7 @@ def evaluate(
     try:
         if stamps is not None and suite != PHOTO:
             raise ValueError("--stamps is for the suite photo: leave it out")
-        if suite in OFFLINE_SUITES:
+        if suite in OFFLINE:
             harness_only: dict[str, Any] = {"--only": only, "--python": pythons, "--arg": arguments, "--beside": beside}
             harness_only |= {"--batch": batch > 1, "--ranks": ranks > 1, "--ray": ray, "--dry-run": dry_run}
             if misplaced := [option for option, value in harness_only.items() if value]:
@@ -172,7 +177,8 @@ def evaluate(
             setting = OfflineRun(
                 model or suite, parse_names(methods), parse_budgets(keep or "0.125,0.0625"), options, hard, samples
             )
-            run_photo(setting, out, stamps) if suite == PHOTO else run_pocket(setting, out)
+            out = out or Path("out", suite)
+            run_photo(setting, out, stamps) if suite == PHOTO else run_drawn(setting, out)
             return
         from eadp.evaluate import suites
 

@@ -1,4 +1,4 @@
-"""The suites of `eadp eval` that need no harness: `pocket` and `photo`."""
+"""The suites of `eadp eval` that need no harness, each named after the model that is asked by default."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eadp.cli.app import get_console, print_full_width
-from eadp.pocket.names import PHOTO, POCKET
 
 if TYPE_CHECKING:
     from eadp.evaluate.pocket_benchmark import PocketReport
     from eadp.method_spec import MethodSpec
 
-OFFLINE_SUITES = (POCKET, PHOTO)
 DEFAULT_QUESTIONS = 2000
 PHOTO_BATCH = 4
 """Photographs that are encoded at once: each takes some 200 MB in the tower."""
@@ -51,8 +49,8 @@ class OfflineRun:
         return list({spec.key: spec for spec in specs}.values())
 
 
-def run_pocket(run: OfflineRun, out: Path | None) -> None:
-    """Ask about drawn scenes, print the results and write them into a folder."""
+def run_drawn(run: OfflineRun, out: Path) -> None:
+    """Ask about drawn scenes or clips, print the results and write them into a folder."""
     from rich.progress import Progress
     from transformers.utils.logging import disable_progress_bar
 
@@ -60,7 +58,6 @@ def run_pocket(run: OfflineRun, out: Path | None) -> None:
     from eadp.evaluate.journal import Journal
 
     disable_progress_bar()  # the bar for loading weights: one bar is enough
-    out = out or Path("out/pocket")
     specs, total = run.specs(), run.samples or DEFAULT_QUESTIONS
     with Journal.open(out, pocket_benchmark.journal_settings(run.model)) as journal, Progress() as progress:
         task = progress.add_task(f"{len(specs)} settings", total=len(specs) * total)
@@ -70,7 +67,7 @@ def run_pocket(run: OfflineRun, out: Path | None) -> None:
         _write(report, run, out)
 
 
-def run_photo(run: OfflineRun, out: Path | None, stamps: Path | None) -> None:
+def run_photo(run: OfflineRun, out: Path, stamps: Path | None) -> None:
     """Ask about photographs, print the results and write them into a folder.
 
     Args:
@@ -91,7 +88,6 @@ def run_photo(run: OfflineRun, out: Path | None, stamps: Path | None) -> None:
     from eadp.pocket.worlds import PHOTOGRAPHS
 
     disable_progress_bar()
-    out = out or Path("out/photo")
     specs, left_out = photo_questions.select_specs(run.specs(), run.methods, run.model)
     try:
         photos = list(PhotoData.find(stamps or STAMPS).photos())

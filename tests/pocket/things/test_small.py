@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import metadata
 
 import pytest
@@ -147,3 +148,11 @@ def test_the_demo_falls_back_to_it_and_draws_its_questions(folder, monkeypatch):
 def test_it_is_asked_about_the_world_of_things(folder):
     assert journal_settings("things")["benchmark"] == "things"
     assert pocket.checkpoint("things") == small.checkpoint()
+
+
+def test_eval_knows_clips_as_a_suite(folder, tmp_path):
+    out = tmp_path / "results"
+    arguments = ["eval", "clips", "--methods", "evs", "--keep", "0.25", "--samples", "2", "--out", str(out)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert json.loads((out / "results.json").read_text())["benchmark"] == "clips"
