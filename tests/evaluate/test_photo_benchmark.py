@@ -12,7 +12,7 @@ from helpers.synthetic import synthetic_image
 from PIL import Image
 from torch import nn
 
-from eadp.evaluate import photo_benchmark, photo_data
+from eadp.evaluate import claims, photo_benchmark, photo_claims, photo_data
 from eadp.evaluate.auc import rank_auc
 from eadp.evaluate.photo_data import Photo, PhotoData
 from eadp.models.efficientnet_lite import EfficientNetLiteConfig, EfficientNetLiteModel
@@ -160,3 +160,14 @@ def test_a_stamp_is_shown_as_a_square_on_white():
     assert shown.size == (4, 4)
     blue = [(x, y) for x in range(4) for y in range(4) if shown.getpixel((x, y)) != (255, 255, 255)]
     assert blue == [(3, 2)]
+
+
+def test_claims_are_asked_about_photographs_by_word_and_by_length(data, tower):
+    asked = list(photo_claims.ask(tower, nn.Linear(1008, 8), data))
+    assert [(each.scene, each.dense) for each in asked] == [(n, d) for n in (0, 1) for _ in range(4) for d in (0, 1)]
+    for each in asked:
+        words = [word for word, named in zip(each.text.words, each.mentioned, strict=True) if named]
+        assert " ".join(words).lower() in {"polar bears", "zebra", "animal"}
+        assert each.things.shape == (1, len(each.tokens))
+        assert each.dense == (len(each.text.words) > 5)
+        assert claims.measure(each, {}, 4).keys() == {"tokens", "things", "pointing"}

@@ -15,12 +15,16 @@ from PIL import Image
 from eadp.pocket.things.atlas import kinds
 from eadp.pocket.things.scene import SIGN, Thing, sprite
 
-MIXED, COLOURED, FLATTENED, GREY, SQUEEZED = 0.5, 0.5, 0.2, 0.1, 0.3
+MIXED, COLOURED, FLATTENED, GREY, WARPED, LIT = 0.5, 0.6, 0.25, 0.15, 0.5, 0.4
 """Shares of the things that mix two styles, whose colours are changed, that are drawn in a few colours, that lose their
-colours, and that are narrower or lower than they are in any style."""
+colours, whose shape is warped, and that are lit from one side."""
 
-MOST_SQUEEZED = 0.75
-"""The least share of its width or height that a squeezed thing has left."""
+BENDS, MOST_BENT = 3, 0.12
+"""A warp moves BENDS×BENDS points of a thing by up to this share of its width and height, and what is between them
+smoothly."""
+
+SHADE = 0.45
+"""How much darker the far side of a lit thing is at most, and how much lighter the near side."""
 
 
 def paint(thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -28,7 +32,7 @@ def paint(thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
     pixels = sprite(thing)
     if thing.kind == SIGN:
         return pixels
-    mixed, coloured, flattened, grey, squeezed = rng.random(5) < (MIXED, COLOURED, FLATTENED, GREY, SQUEEZED)
+    mixed, coloured, flattened, grey, warped, lit = rng.random(6) < (MIXED, COLOURED, FLATTENED, GREY, WARPED, LIT)
     if mixed:
         pixels = _mix(pixels, thing, rng)
     if coloured:
@@ -39,7 +43,9 @@ def paint(thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
         pixels = _with_colours(pixels, np.round(pixels[..., :3] / step) * step)
     if grey:
         pixels = _with_colours(pixels, pixels[..., :3].mean(-1, keepdims=True).repeat(3, -1))
-    return _squeeze(pixels, rng) if squeezed else pixels
+    if lit:
+        pixels = _light(pixels, rng)
+    return _warp(pixels, rng) if warped else pixels
 
 
 def _mix(pixels: NDArray[np.uint8], thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -68,15 +74,23 @@ def _with_colours(pixels: NDArray[np.uint8], colours: NDArray[np.floating]) -> N
     return np.concatenate((np.minimum(np.clip(colours, 0, 255).astype(np.uint8), alpha), alpha), -1)
 
 
-def _squeeze(pixels: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return an image of the same size whose content is narrower or lower, in the middle."""
-    share = rng.uniform(MOST_SQUEEZED, 1)
+def _light(pixels: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Return an image, h×w×4, that is lighter on one side and darker on the other."""
     height, width = pixels.shape[:2]
-    narrow, low = (max(1, round(width * share)), height), (width, max(1, round(height * share)))
-    inner = np.asarray(
-        Image.fromarray(pixels, "RGBa").resize(narrow if rng.random() < 0.5 else low, Image.Resampling.BOX)
+    down, across = np.linspace(-1, 1, height)[:, None], np.linspace(-1, 1, width)
+    angle, strength = rng.uniform(0, 2 * np.pi), rng.uniform(0, SHADE)
+    light = 1 + strength * (np.cos(angle) * across + np.sin(angle) * down)
+    return _with_colours(pixels, pixels[..., :3] * light[..., None])
+
+
+def _warp(pixels: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Return an image of the same size, h×w×4, whose shapes are bent and stretched smoothly."""
+    height, width = pixels.shape[:2]
+    bends = rng.uniform(-MOST_BENT, MOST_BENT, (2, BENDS, BENDS)).astype(np.float32)
+    down, across = (
+        np.asarray(Image.fromarray(bend).resize((width, height), Image.Resampling.BICUBIC)) for bend in bends
     )
-    top, left = (height - inner.shape[0]) // 2, (width - inner.shape[1]) // 2
-    squeezed = np.zeros_like(pixels)
-    squeezed[top : top + inner.shape[0], left : left + inner.shape[1]] = inner
-    return squeezed
+    rows = np.rint(np.arange(height)[:, None] + down * height).astype(int)
+    columns = np.rint(np.arange(width) + across * width).astype(int)
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    return pixels[rows.clip(0, height - 1), columns.clip(0, width - 1)] * inside[..., None]

@@ -144,11 +144,11 @@ def ask(model: Any, processor: Any, samples: Iterable[Sample]) -> Iterator[Asked
                 text=text,
                 things=torch.stack([cells_in_boxes(tokens.grids[0], [box]) for box in sample.boxes]),
                 names_all=sample.kind in NAMING_KINDS and bool(mentions),
-                mentioned=_mark_words(text.words or (), sample.question, [(start, end) for start, end, _ in mentions]),
+                mentioned=mark_words(text.words or (), sample.question, [(start, end) for start, end, _ in mentions]),
             )
 
 
-def _mark_words(words: Sequence[str], question: str, spans: Sequence[tuple[int, int]]) -> Tensor:
+def mark_words(words: Sequence[str], question: str, spans: Sequence[tuple[int, int]]) -> Tensor:
     """Mark the words that lie in one of the spans of a question. Words follow each other in it."""
     marks, position, lowered = [], 0, question.lower()
     for word in words:

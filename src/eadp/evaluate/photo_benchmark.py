@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from eadp.core import Relevance, VisualTokens
+from eadp.core.types import Grid
 from eadp.evaluate.auc import rank_auc
 from eadp.evaluate.photo_data import Photo, PhotoData, Scene
 from eadp.methods import EADP
@@ -30,6 +31,9 @@ KEEP = 64
 
 NAMING_SIDES = (256, 384, 768)
 """Sides of the photographs to name: near the 224 pixels that the tower was trained at, and as in LLaVA."""
+
+QUESTION = "Where is the {word}?"
+"""The question about a scene."""
 
 MAPS: dict[str, Callable[[Relevance], Tensor | None]] = {
     "guide": lambda relevance: relevance.similarity[relevance.similarity.std(1).argmax()],
@@ -134,6 +138,28 @@ def name_photos(tower: EfficientNetLiteModel, photos: Iterable[Photo], sides: Se
     return named
 
 
+def tower_grid(tower: EfficientNetLiteModel) -> Grid:
+    """The rows and columns of the tower's cells."""
+    side = tower.config.image_size // tower.config.patch_size
+    return side, side
+
+
+def encode_scene(
+    tower: EfficientNetLiteModel, project: Projector, guide: ClassifierGuide, scene: Scene
+) -> VisualTokens:
+    """Encode a scene as the model does.
+
+    Args:
+        tower: The tower.
+        project: Makes visual tokens of the tower's last hidden state: N×d → N×w.
+        guide: The guide that will read the questions.
+        scene: The scene.
+    """
+    output = tower(to_pixels(scene.image, tower.config.image_size), output_hidden_states=True)
+    described = output.hidden_states[-1][0]
+    return VisualTokens(project(described), guide.align(described), [tower_grid(tower)])
+
+
 @torch.inference_mode()
 def measure_maps(
     tower: EfficientNetLiteModel, project: Projector, scenes: Iterable[Scene], **settings: Any
@@ -147,17 +173,14 @@ def measure_maps(
         **settings: Settings of EADP.
     """
     guide, method = ClassifierGuide(tower.classifier), EADP(**{"keep": KEEP, **settings})
-    side = tower.config.image_size // tower.config.patch_size
     results = []
     for scene in scenes:
-        inside, outside = scene.cells((side, side))
+        inside, outside = scene.cells(tower_grid(tower))
         if not inside.any() or not outside.any():
             continue
-        output = tower(to_pixels(scene.image, tower.config.image_size), output_hidden_states=True)
-        described = output.hidden_states[-1][0]
-        tokens = VisualTokens(project(described), guide.align(described), [(side, side)])
-        for word in filter(None, (scene.thing.word, scene.thing.general_word)):
-            selection = method.select(tokens, guide.encode(f"Where is the {word}?"))
+        tokens = encode_scene(tower, project, guide, scene)
+        for word in scene.thing.words:
+            selection = method.select(tokens, guide.encode(QUESTION.format(word=word)))
             auc = {
                 name: rank_auc(found, inside, outside)
                 for name, read in MAPS.items()

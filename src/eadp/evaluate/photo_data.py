@@ -70,6 +70,11 @@ class Photo:
                 return word
         return None
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The word for the thing, and the wider one if there is one."""
+        return tuple(filter(None, (self.word, self.general_word)))
+
     def on_white(self) -> Image.Image:
         """The photograph as a square, on white where it is transparent or not square."""
         width, height = self.image.size
