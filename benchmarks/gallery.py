@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from rich.progress import track
 from transformers import (
     LlavaNextConfig,
@@ -16,12 +16,14 @@ from transformers import (
     LlavaNextProcessor,
 )
 
-from eadp.pocket.names import CLIPS, THINGS
+from eadp.evaluate.photo_data import GET_SKIMAGE, package_data
+from eadp.pocket.names import CLIPS, PHOTO, THINGS
 from eadp.pocket.things import clip_samples, scene_samples
 from eadp.pocket.things.questions import make_question
 from eadp.pocket.things.render import render
 from eadp.pocket.things.scene import LARGE_SIDE, make_scene
 from eadp.pocket.things.view import View
+from eadp.utils.images import read_image
 from eadp.view.comparer import MethodComparer
 from eadp.view.comparison import Comparison
 from eadp.view.figure import coverages, draw_figure
@@ -37,14 +39,33 @@ LARGE_SCENE, CLIP = 0, 2
 
 CROPS = "crops"
 
+PHOTOGRAPHS = (
+    ("chelsea.png", "Is there a cat in the photo?", "Stéfan van der Walt, CC0"),
+    ("coffee.png", "Is there a cup in this picture?", "Rachel Michetti, CC0"),
+    ("coffee.png", "Please look at the whole picture with care. Does this photograph show a spoon?", ""),
+    ("motorcycle_left.png", "Can you see a motorcycle here?", "Daniel Scharstein, CC0"),
+    ("astronaut.png", "Is there a space shuttle in the photo?", "NASA, public domain"),
+    ("camera.png", "Is there a tripod in the photo?", "Lav Varshney, CC0"),
+    ("flower.jpg", "What does this photograph show?", "vultilion on Flickr, CC BY 2.0"),
+    ("china.jpg", "Is there a palace in this picture?", "danielbuechele on Flickr, CC BY 2.0"),
+    ("", "Is there a cat in the photo?", ""),
+    ("", "Is there a motorcycle in the photo?", ""),
+)
+"""Photographs of scikit-image and scikit-learn, the questions, and who made them. An empty name is `TOGETHER`."""
+
+TOGETHER = ("chelsea.png", "coffee.png", "motorcycle_left.png", "china.jpg")
+"""Four photographs that are put together in one."""
+
+GET_SKLEARN = "run `pip install --no-deps scikit-learn`"
+
 HEAD = """# Gallery
 
-`make gallery` draws these figures. The model is [things](things.md), a toy that ships with
-the package, and it keeps {keep} of its 576 visual tokens. Each figure shows the words of the question with their
-entropies (words that are struck through are not used), then the image, then one column per method: its relevance map on
-top, and the tokens it kept below. Coverage is computed in the same way for every method: facility location with EADP's
-weights. `eadp show` draws the same figure for your images and models; `eadp report` and `eadp view` make it interactive
-([Visualize](visualize.md)).
+`make gallery` draws these figures. The model of the first ones is [things](things.md), a toy that ships with the
+package; photographs are shown to [photo](photographs.md). They keep {keep} of 576 visual tokens, if the text says no
+other number. Each figure shows the words of the question with their entropies (words that are struck through are not
+used), then the image, then one column per method: its relevance map on top, and the tokens it kept below. Coverage is
+computed in the same way for every method: facility location with EADP's weights. `eadp show` draws the same figure for
+your images and models; `eadp report` and `eadp view` make it interactive ([Visualize](visualize.md)).
 """
 
 
@@ -59,7 +80,7 @@ class GalleryItem:
         images: One image, or the frames of a clip.
         question: The question.
         keep: Number of visual tokens that stay.
-        model: The model: THINGS, CLIPS, or one that splits images into crops (CROPS).
+        model: The model: THINGS, CLIPS, PHOTO, or one that splits images into crops (CROPS).
     """
 
     name: str
@@ -105,8 +126,8 @@ def with_crops(comparer: MethodComparer) -> MethodComparer:
     return MethodComparer(next_model, next_processor, comparer.guide)
 
 
-def collect_items() -> list[GalleryItem]:
-    """Collect the sections: scenes, crops, a clip."""
+def drawn_items() -> list[GalleryItem]:
+    """Collect the sections with what is drawn: scenes, crops, a clip."""
     found = []
     for number, (index, kind, wrapped) in enumerate(SCENES, start=1):
         (sample,) = scene_samples("test", index, 1, (kind,), wrapped)
@@ -131,6 +152,32 @@ def collect_items() -> list[GalleryItem]:
     return found
 
 
+def photographs() -> list[GalleryItem]:
+    """Collect the sections with photographs."""
+    skimage = package_data("skimage", "chelsea.png", GET_SKIMAGE)
+    sklearn = package_data("sklearn", "china.jpg", GET_SKLEARN, "datasets/images")
+
+    def read(file: str) -> Image.Image:
+        folder = skimage if (skimage / file).is_file() else sklearn
+        return read_image(folder / file).convert("RGB")
+
+    found = []
+    for number, (file, question, author) in enumerate(PHOTOGRAPHS, start=1):
+        image = read(file) if file else put_together([read(each) for each in TOGETHER])
+        text = f"Photograph: {author}." if author else "The same photograph." if file else "Four photographs in one."
+        found.append(GalleryItem(f"photo-{number}", f"Photograph {number}", text, [image], question, KEEP, PHOTO))
+    return found
+
+
+def put_together(images: list[Image.Image]) -> Image.Image:
+    """Put four images together, each cut to a square."""
+    side = min(min(image.size) for image in images)
+    whole = Image.new("RGB", (2 * side, 2 * side))
+    for number, image in enumerate(images):
+        whole.paste(ImageOps.fit(image, (side, side)), (number % 2 * side, number // 2 * side))
+    return whole
+
+
 def format_section(item: GalleryItem, comparison: Comparison) -> str:
     covered_text = ", ".join(
         f"{result.name} {covered:.1%}"
@@ -143,12 +190,12 @@ def format_section(item: GalleryItem, comparison: Comparison) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    comparers = {name: MethodComparer.from_name(name) for name in (THINGS, CLIPS)}
+    comparers = {name: MethodComparer.from_name(name) for name in (THINGS, CLIPS, PHOTO)}
     comparers[CROPS] = with_crops(comparers[THINGS])
     for comparer in comparers.values():
         comparer.notes = ()
     text = HEAD.format(keep=KEEP)
-    for item in track(collect_items(), "gallery"):
+    for item in track(drawn_items() + photographs(), "gallery"):
         comparison = comparers[item.model].compare(item.images, item.question, METHODS, item.keep, rounds=1)
         draw_figure(comparison).save(DOCS / "img" / f"gallery-{item.name}.webp", quality=90, method=6)
         text += format_section(item, comparison)

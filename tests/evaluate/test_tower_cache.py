@@ -6,9 +6,11 @@ from copy import deepcopy
 
 import pytest
 import torch
+from helpers import tiny
 
 from eadp import attach, load_pocket
-from eadp.evaluate.tower_cache import remember_layers
+from eadp.evaluate.tower_cache import remember_images
+from eadp.models.efficientnet_lite import EfficientNetLiteConfig, EfficientNetLiteModel
 from eadp.models.prompt import build_inputs
 from eadp.pocket.samples import samples
 
@@ -25,7 +27,7 @@ def counted(model_and_processor):
     layer, calls = model.model.vision_tower.encoder.layers[2], []
     compute = layer.forward
     layer.forward = lambda *args, **kwargs: (calls.append(1), compute(*args, **kwargs))[1]
-    remember_layers(model.model.vision_tower)
+    remember_images(model.model.vision_tower)
     return model, processor, calls
 
 
@@ -55,3 +57,19 @@ def test_methods_choose_as_without_it(counted, model_and_processor, method):
             logits.append(each(**inputs).logits)
     assert torch.equal(logits[0], logits[1])
     assert torch.equal(logits[0], logits[2])
+
+
+@torch.inference_mode()
+def test_efficientnet_remembers_an_image_and_what_was_asked_of_it():
+    torch.manual_seed(0)
+    tower = EfficientNetLiteModel(EfficientNetLiteConfig(**tiny.EFFICIENTNET)).eval()
+    compute, calls = tower.forward, []
+    tower.forward = lambda *args, **kwargs: (calls.append(1), compute(*args, **kwargs))[1]
+    remember_images(tower)
+    images = torch.rand(2, 1, 3, 16, 16)
+    for number, wants_states in ((0, True), (0, True), (0, False), (1, False), (1, False)):
+        found = tower(images[number].clone(), output_hidden_states=wants_states)
+        expected = compute(images[number], output_hidden_states=wants_states)
+        assert torch.equal(found.last_hidden_state, expected.last_hidden_state)
+        assert (found.hidden_states is None) != wants_states
+    assert len(calls) == 3

@@ -15,9 +15,9 @@ from PIL import Image
 from eadp.pocket.things.atlas import kinds
 from eadp.pocket.things.scene import SIGN, Thing, sprite
 
-MIXED, COLOURED, FLATTENED, GREY, WARPED, LIT = 0.5, 0.6, 0.25, 0.15, 0.5, 0.4
-"""Shares of the things that mix two styles, whose colours are changed, that are drawn in a few colours, that lose their
-colours, whose shape is warped, and that are lit from one side."""
+MIXED, BORROWED, COLOURED, FLATTENED, GREY, WARPED, LIT = 0.65, 0.3, 0.5, 0.25, 0.15, 0.5, 0.4
+"""Shares of the things that mix two styles, that borrow the colours of a thing of any kind, whose colours are changed,
+that are drawn in a few colours, that lose their colours, whose shape is warped, and that are lit from one side."""
 
 BENDS, MOST_BENT = 3, 0.12
 """A warp moves BENDS×BENDS points of a thing by up to this share of its width and height, and what is between them
@@ -32,9 +32,15 @@ def paint(thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
     pixels = sprite(thing)
     if thing.kind == SIGN:
         return pixels
-    mixed, coloured, flattened, grey, warped, lit = rng.random(6) < (MIXED, COLOURED, FLATTENED, GREY, WARPED, LIT)
+    mixed, borrowed, coloured, flattened, grey, warped, lit = rng.random(7) < (
+        (MIXED, BORROWED, COLOURED, FLATTENED, GREY, WARPED, LIT)
+    )
     if mixed:
         pixels = _mix(pixels, thing, rng)
+    if borrowed:
+        other = kinds()[kind := int(rng.integers(len(kinds())))]
+        style = other.styles[int(rng.integers(len(other.styles)))]
+        pixels = _with_colours_of(pixels, sprite(replace(thing, kind=kind, style=style)))
     if coloured:
         mixing = np.eye(3) * rng.uniform(0.7, 1.2, 3) + rng.uniform(-0.25, 0.25, (3, 3))
         pixels = _with_colours(pixels, pixels[..., :3] @ mixing.T + rng.uniform(-0.1, 0.1, 3) * pixels[..., 3:])
@@ -51,15 +57,19 @@ def paint(thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
 def _mix(pixels: NDArray[np.uint8], thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Mix a drawing with the same thing in another style: both everywhere, or one's shape with the other's colours."""
     styles = kinds()[thing.kind].styles
-    other = Image.fromarray(sprite(replace(thing, style=styles[int(rng.integers(len(styles)))])), "RGBa")
-    resized = np.asarray(other.resize(pixels.shape[1::-1], Image.Resampling.BOX))
+    other = sprite(replace(thing, style=styles[int(rng.integers(len(styles)))]))
     if rng.random() < 0.5:
-        share = rng.uniform(0.2, 0.8)
-        return (pixels * share + resized * (1 - share)).astype(np.uint8)
-    shown, painted = pixels[..., 3:] > 0, resized[..., 3:] > 0
-    own, theirs = (_statistics(image, where) for image, where in ((pixels, shown), (resized, painted)))
-    colours = (pixels[..., :3] - own[0]) / own[1] * theirs[1] + theirs[0]
-    return _with_colours(pixels, np.where(shown, colours, 0))
+        return _with_colours_of(pixels, other)
+    resized = Image.fromarray(other, "RGBa").resize(pixels.shape[1::-1], Image.Resampling.BOX)
+    share = rng.uniform(0.2, 0.8)
+    return (pixels * share + np.asarray(resized) * (1 - share)).astype(np.uint8)
+
+
+def _with_colours_of(pixels: NDArray[np.uint8], other: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Give an image, h×w×4, the mean and the deviation of the colours of another one, of any size."""
+    shown = pixels[..., 3:] > 0
+    own, theirs = _statistics(pixels, shown), _statistics(other, other[..., 3:] > 0)
+    return _with_colours(pixels, np.where(shown, (pixels[..., :3] - own[0]) / own[1] * theirs[1] + theirs[0], 0))
 
 
 def _statistics(pixels: NDArray[np.uint8], where: NDArray[np.bool_]) -> tuple[NDArray, NDArray]:

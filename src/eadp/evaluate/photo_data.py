@@ -136,8 +136,8 @@ class PhotoData:
         if not any(stamps.glob("animals/**/*.png")):
             raise FileNotFoundError(f"there are no stamps in {stamps}: {GET_STAMPS}")
         return cls(
-            _package_data("foolbox", "imagenet_00_243.jpg", GET_FOOLBOX),
-            _package_data("skimage", "chelsea.png", GET_SKIMAGE),
+            package_data("foolbox", "imagenet_00_243.jpg", GET_FOOLBOX),
+            package_data("skimage", "chelsea.png", GET_SKIMAGE),
             stamps,
         )
 
@@ -223,9 +223,20 @@ def _cover(image: Image.Image) -> Image.Image:
     return scaled.crop((left, top, left + SCENE_SIDE, top + SCENE_SIDE))
 
 
-def _package_data(package: str, file: str, remedy: str) -> Path:
+def package_data(package: str, file: str, remedy: str, folder: str = "data") -> Path:
+    """Find a folder of an installed package, which is not imported.
+
+    Args:
+        package: The package.
+        file: A file that must be in the folder.
+        remedy: What to do if it is not.
+        folder: The folder.
+
+    Raises:
+        FileNotFoundError: If it is not.
+    """
     spec = util.find_spec(package)
-    folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "data"
-    if folder is None or not (folder / file).is_file():
+    found = None if spec is None or spec.origin is None else Path(spec.origin).parent / folder
+    if found is None or not (found / file).is_file():
         raise FileNotFoundError(f"the photographs of {package} are not installed: {remedy}")
-    return folder
+    return found

@@ -13,11 +13,10 @@ from typing import Any, Protocol
 
 import torch
 from PIL import Image
-from transformers import CLIPVisionModel
 
 from eadp.evaluate.journal import Journal, Record
 from eadp.evaluate.loyalty import hard_samples, loyalty
-from eadp.evaluate.tower_cache import remember_layers
+from eadp.evaluate.tower_cache import remember_images
 from eadp.loading import load_model
 from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec, build_method
 from eadp.methods import Downsample, Random
@@ -304,8 +303,8 @@ class _AnsweringModel:
     def _model_and_processor(self) -> tuple[Any, Any]:
         model, processor = load_model(self.name)
         processor.tokenizer.padding_side = "left"
-        if isinstance(tower := getattr(model.model, "vision_tower", None), CLIPVisionModel):
-            remember_layers(tower)
+        if (tower := getattr(model.model, "vision_tower", None)) is not None:
+            remember_images(tower)
         return model, processor
 
     @cached_property
