@@ -55,9 +55,9 @@ def test_windows_of_a_crowd_say_what_their_patches_show():
     for crowd in range(2):
         own = slice(crowd * WINDOWS_PER_CROWD, (crowd + 1) * WINDOWS_PER_CROWD)
         scene = make_crowd(3 + crowd)
-        # Colours do not decide what is shown where; mixtures of styles do, at the edges of things.
+        # Colours do not decide what is shown where; mixtures of styles and bends do, at the edges of things.
         owners = torch.from_numpy(render(scene).owners).long()[batch.positions[own]]
-        assert (batch.owners[own] == owners).float().mean() > 0.95
+        assert (batch.owners[own] == owners).float().mean() > 0.9
         assert sorted(batch.positions[own].flatten().tolist()) == list(range(GRID * GRID))
         labels = torch.tensor([*(thing.kind for thing in scene.things), NOTHING])
         assert torch.equal(batch.labels[own], labels[batch.owners[own]])
@@ -72,7 +72,7 @@ def test_a_crowd_has_changed_colours_and_is_always_the_same():
     changed = (one.pixels[0] * 255).round().byte() != plain[:, :64, :64]
     shown = (one.owners[0] >= 0).view(8, 8).repeat_interleave(8, 0).repeat_interleave(8, 1)
     assert changed.any(0)[shown].float().mean() > 0.2
-    assert changed.any(0)[~shown].float().mean() < 0.2
+    assert changed.any(0)[~shown].float().mean() < 0.3
 
 
 def test_dropping_background_keeps_all_things():
