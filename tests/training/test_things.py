@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from rich.progress import Progress
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from eadp.pocket.things.atlas import kinds
 from eadp.pocket.things.model import build_clip_text, build_tower
@@ -185,6 +185,14 @@ def test_the_vision_stage_runs_resumes_and_keeps_its_curve(tmp_path, monkeypatch
     for one, two in ((resumed.tower, fresh.tower), (resumed.text, fresh.text)):
         for trained, loaded in zip(one.parameters(), two.parameters(), strict=True):
             torch.testing.assert_close(trained, loaded, atol=1e-3, rtol=1e-3)
+
+
+def test_the_result_of_a_vision_stage_may_be_mixed_with_the_old_one(tmp_path):
+    for value in (1.0, 3.0):
+        tensors = {"tower.weight": torch.full((2,), value), "optimizer.step": torch.ones(1)}
+        save_file(tensors, tmp_path / "vision.safetensors")
+        (file,) = results.store(tmp_path, tmp_path / "results", mix=1.0 if value == 1 else 0.25)
+    assert load_file(file)["tower.weight"].tolist() == [1.5, 1.5]
 
 
 def test_results_that_are_missing_or_do_not_fit_are_errors(tmp_path):

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -26,8 +27,15 @@ AUXILIARY = "pointing"
 """A module that serves the training alone. Every stage learns it anew within a few steps, so it is not stored."""
 
 
-def store(out: Path, folder: Path = FOLDER) -> list[Path]:
+def store(out: Path, folder: Path = FOLDER, mix: float = 1.0) -> list[Path]:
     """Store the results of all stages that have a checkpoint in `out`, with their curves and the tokenizer.
+
+    Args:
+        out: The folder of the checkpoints.
+        folder: The folder of the results.
+        mix: The share of the new weights in the result of the vision stage; the rest is the old result. A training that
+            started from that may be mixed with it: the mean of the weights is better than either
+            (Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022).
 
     Returns:
         The files of the weights.
@@ -40,6 +48,9 @@ def store(out: Path, folder: Path = FOLDER) -> list[Path]:
             tensors = {name: _shorten(name, saved.get_tensor(name)).contiguous() for name in names}
             metadata = saved.metadata()
         stored.append(folder / checkpoint.name)
+        if checkpoint.stem == "vision" and mix < 1:
+            old = load_file(stored[-1])
+            tensors = {name: torch.lerp(old[name].float(), new.float(), mix).half() for name, new in tensors.items()}
         save_file(tensors, stored[-1], metadata)
         curve = checkpoint.with_suffix(".curve.jsonl")
         if curve.exists():
@@ -95,7 +106,14 @@ def load_tokenizer(folder: Path = FOLDER) -> PreTrainedTokenizerFast | None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.things.results", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/things"), help="folder with checkpoints and curves")
-    for file in store(parser.parse_args().out):
+    parser.add_argument(
+        "--mix",
+        type=float,
+        default=1.0,
+        help="share of the new weights in the vision stage; the rest is the old result",
+    )
+    options = parser.parse_args()
+    for file in store(options.out, mix=options.mix):
         print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
 
 
