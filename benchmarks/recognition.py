@@ -47,7 +47,7 @@ def main(scenes: int = 1500) -> None:
     for first in track(range(0, scenes, BATCH), "scenes"):
         batch = draw_scenes("test", first, BATCH)
         normed = encoder.post_layernorm(tower.encode(encoder, batch.pixels, batch.positions))
-        label, word, _ = heads(normed[:, 1:])
+        label, word, *_ = heads(normed[:, 1:])
         for row, owners in enumerate(batch.owners):
             for index in owners.unique().tolist():
                 own = owners == index

@@ -1,7 +1,8 @@
-"""Things in styles that nobody drew, so that the tower learns what a thing is and not who drew it.
+"""Things by other hands and in styles that nobody drew, so that the tower learns what a thing is and not who drew it.
 
-Each kind of thing comes in a few styles, and for every fifth kind training lacks one. A tower that sees each style as
-it was drawn learns from that which kinds a style has, and takes a thing in a style that it lacks for another kind.
+Each kind of thing comes in a few styles, and for every fifth kind training lacks those of one hand. A tower that sees
+each style as it was drawn learns from that which kinds a style has, and takes a thing in a style that it lacks for
+another kind.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from eadp.pocket.things.atlas import kinds
-from eadp.pocket.things.scene import SIGN, Thing, sprite
+from eadp.pocket.things.scene import SIGN, Thing, shrink, sprite, turn
+from training.things.hands import hands_of, picture
 
-MIXED, BORROWED, COLOURED, FLATTENED, GREY, WARPED, LIT = 0.65, 0.3, 0.5, 0.25, 0.15, 0.5, 0.4
+OTHER_HAND = 0.5
+"""Share of the things that are as another hand drew them, of the kinds that other hands have drawn."""
+
+MIXED, BORROWED, COLOURED, FLATTENED, GREY, WARPED, LIT = 0.4, 0.15, 0.4, 0.15, 0.1, 0.4, 0.3
 """Shares of the things that mix two styles, that borrow the colours of a thing of any kind, whose colours are changed,
 that are drawn in a few colours, that lose their colours, whose shape is warped, and that are lit from one side."""
 
@@ -28,10 +33,10 @@ SHADE = 0.45
 
 
 def paint(thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Draw a thing in a style that nobody drew, h×w×4. Signs stay as they are."""
-    pixels = sprite(thing)
+    """Draw a thing by another hand, or in a style that nobody drew, h×w×4. Signs stay as they are."""
     if thing.kind == SIGN:
-        return pixels
+        return sprite(thing)
+    pixels = _by_another_hand(thing, rng) if rng.random() < OTHER_HAND and hands_of(thing.kind) else sprite(thing)
     mixed, borrowed, coloured, flattened, grey, warped, lit = rng.random(7) < (
         (MIXED, BORROWED, COLOURED, FLATTENED, GREY, WARPED, LIT)
     )
@@ -52,6 +57,14 @@ def paint(thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
     if lit:
         pixels = _light(pixels, rng)
     return _warp(pixels, rng) if warped else pixels
+
+
+def _by_another_hand(thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Draw a thing as another hand did, as large as it is."""
+    hands = hands_of(thing.kind)
+    drawn = shrink(picture(thing.kind, hands[int(rng.integers(len(hands)))]), thing.size)
+    turned = Image.fromarray(turn(drawn, thing.angle, thing.mirrored), "RGBa")
+    return np.asarray(turned.resize((thing.width, thing.height), Image.Resampling.BOX))
 
 
 def _mix(pixels: NDArray[np.uint8], thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:

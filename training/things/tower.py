@@ -9,7 +9,9 @@ from transformers import CLIPVisionModel
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from eadp.pocket.things.model import WIDTH
+from eadp.pocket.things.render import GRID
 from eadp.pocket.things.scene import WORDS
+from training.things import places
 from training.things.windows import LABELS, NO_WORD, NOTHING, Patches
 
 FEWEST_PATCHES = 3
@@ -19,12 +21,19 @@ _MEAN = torch.tensor(OPENAI_CLIP_MEAN).view(3, 1, 1)
 _STD = torch.tensor(OPENAI_CLIP_STD).view(3, 1, 1)
 
 
+PLACE_WEIGHT = 2.0
+
+NEAR = 1 / GRID
+"""A thing is found if the mean of what its patches say of its centre is at most this far from it, across and down."""
+
+
 class PatchHeads(nn.Module):
-    """Predicts, per patch, what it shows, the word on a sign, and the way to the centre of the thing with its size."""
+    """Predicts, per patch, what it shows, the word on a sign, the way to the centre of the thing with its size, and
+    where in the scene that is."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sizes = (LABELS, len(WORDS), 3)
+        self.sizes = (LABELS, len(WORDS), 3, places.NUMBERS)
         self.linear = nn.Linear(WIDTH, sum(self.sizes))
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -58,11 +67,15 @@ def encode(tower: CLIPVisionModel, pixels: Tensor, positions: Tensor, keep: Tens
 
 def patch_losses(heads: PatchHeads, normed: Tensor, batch: Patches) -> dict[str, Tensor]:
     """Compute the losses of the heads on encoded patches, B×n×d."""
-    label, word, outline = heads(normed)
+    label, word, outline, place = heads(normed)
     losses = {"label": F.cross_entropy(label.flatten(0, 1), batch.labels.flatten(), label_smoothing=0.02)}
     shown = batch.labels != NOTHING
     outlines = torch.cat((batch.offsets, batch.sizes[..., None]), -1)
     losses["outline"] = 0.1 * F.smooth_l1_loss(outline[shown], outlines[shown])
+    numbers = places.as_numbers(places.outlines_of(batch.positions, batch.offsets, batch.sizes))
+    errors = (place - numbers).square().mean(-1)
+    # Things are half of it, however much background there is.
+    losses["place"] = PLACE_WEIGHT * (errors[shown].mean() + errors[~shown].mean()) / 2
     written = batch.words != NO_WORD
     if written.any():
         losses["word"] = F.cross_entropy(word[written], batch.words[written])
@@ -90,9 +103,12 @@ def tally_patches(tally: Tally, heads: PatchHeads, normed: Tensor, batch: Patche
     """Count what the heads recognise.
 
     Patches of things (`patches`) and of the background (`nothing`); by the vote of their patches, things in styles that
-    training shows (`things`) and never shows (`held_out`); and signs whose word is read (`words`).
+    training shows (`things`) and never shows (`held_out`); signs whose word is read (`words`); and things whose patches
+    say where the centre is (`found`).
     """
-    label, word, _ = heads(normed[:, 1:])
+    label, word, _, place = heads(normed[:, 1:])
+    where = place[..., -3:-1] / 2 + 0.5
+    centres = places.outlines_of(batch.positions, batch.offsets, batch.sizes)[..., :2]
     named, shown = label.argmax(-1) == batch.labels, batch.labels != NOTHING
     tally.count("patches", named[shown])
     tally.count("nothing", named[~shown])
@@ -101,6 +117,7 @@ def tally_patches(tally: Tally, heads: PatchHeads, normed: Tensor, batch: Patche
             own = owners == thing
             if thing < 0 or own.sum() < FEWEST_PATCHES:
                 continue
+            tally.count("found", ((where[row, own].mean(0) - centres[row, own][0]).abs() <= NEAR).all())
             written = batch.words[row, own][0]
             if written != NO_WORD:
                 tally.count("words", word[row, own].log_softmax(-1).sum(0).argmax() == written)

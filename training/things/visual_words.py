@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from math import pi
 from typing import Any
 
 import torch
@@ -14,15 +13,13 @@ from eadp.pocket.things.atlas import kinds
 from eadp.pocket.things.render import GRID, PATCH
 from eadp.pocket.things.scene import SIGN, SIGN_COLOURS, SIGN_NAME, WORDS, Scene, Thing
 from eadp.pocket.things.view import name_of
+from training.things.places import NUMBERS, as_numbers
 
 BACKGROUND = "background"
 ACROSS, DOWN = ("left", "middle", "right"), ("top", "middle", "bottom")
 """The words for places. A place between two of them is a mixture of both."""
 
 PLACE_WEIGHT = 0.7
-WAVES = (0.5, 1.0, 2.0, 4.0)
-"""Periods per image of the waves that say precisely where a thing is."""
-
 NOISE = 0.15
 """Standard deviation of the noise, as a share of that of the visual words."""
 
@@ -69,7 +66,7 @@ class VisualWords(nn.Module):
         super().__init__()
         self.embeddings, self.tokenizer = [embedding], tokenizer  # In a list, so that it is not registered.
         self.ids: dict[str, Tensor] = {}
-        self.precise = nn.Linear(4 * len(WAVES) + 3, embedding.embedding_dim, bias=False)
+        self.precise = nn.Linear(NUMBERS, embedding.embedding_dim, bias=False)
         nn.init.zeros_(self.precise.weight)
 
     def embed(self, text: str) -> Tensor:
@@ -88,10 +85,7 @@ class VisualWords(nn.Module):
         Args:
             outlines: …×3: how far right and how far down, from 0 to 1, and the size in patches, 0 for the background.
         """
-        where, size = outlines[..., :2], outlines[..., 2:]
-        phases = 2 * pi * where[..., None] * torch.tensor(WAVES)
-        waves = torch.cat((phases.sin().flatten(-2), phases.cos().flatten(-2), 2 * where - 1, size / 8), -1)
-        return self._coarse_places(where) + self.precise(waves)
+        return self._coarse_places(outlines[..., :2]) + self.precise(as_numbers(outlines))
 
     def _coarse_places(self, where: Tensor) -> Tensor:
         anchors = torch.linspace(0, 1, len(ACROSS))

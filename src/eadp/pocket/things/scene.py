@@ -179,11 +179,20 @@ def make_scene(split: Split, index: int, side: int = SIDE) -> Scene:
 
 @lru_cache(maxsize=2048)
 def _sprite(kind: int, style: str, size: int, angle: int, mirrored: bool, word: str, colour: str) -> NDArray[np.uint8]:
-    image = _board(word, colour, int(style), size) if kind == SIGN else picture(kind, style)
-    if kind != SIGN:
-        scale = size / max(image.size)
-        width, height = (max(1, round(side * scale)) for side in image.size)
-        image = image.resize((width, height), Image.Resampling.BOX if scale < 0.5 else Image.Resampling.HAMMING)
+    if kind == SIGN:
+        return turn(_board(word, colour, int(style), size), angle, mirrored)
+    return turn(shrink(picture(kind, style), size), angle, mirrored)
+
+
+def shrink(image: Image.Image, size: int) -> Image.Image:
+    """Scale a picture so that its longer side has `size` pixels."""
+    scale = size / max(image.size)
+    width, height = (max(1, round(side * scale)) for side in image.size)
+    return image.resize((width, height), Image.Resampling.BOX if scale < 0.5 else Image.Resampling.HAMMING)
+
+
+def turn(image: Image.Image, angle: int, mirrored: bool) -> NDArray[np.uint8]:
+    """Mirror a picture, if so wanted, and turn it by an angle in degrees: h×w×4, which cannot be written to."""
     if mirrored:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     if angle:
