@@ -17,11 +17,14 @@ from eadp.pocket.things.atlas import kinds
 from eadp.pocket.things.scene import SIGN, Thing, shrink, sprite, turn
 from training.things.hands import hands_of, picture
 
+AS_DRAWN = 0.35
+"""Share of the things that stay as they are in the atlas."""
+
 OTHER_HAND = 0.5
-"""Share of the things that are as another hand drew them, of the kinds that other hands have drawn."""
+"""Share of the others that are as another hand drew them, of the kinds that other hands have drawn."""
 
 MIXED, BORROWED, COLOURED, FLATTENED, GREY, WARPED, LIT = 0.4, 0.15, 0.4, 0.15, 0.1, 0.4, 0.3
-"""Shares of the things that mix two styles, that borrow the colours of a thing of any kind, whose colours are changed,
+"""Shares of those that mix two styles, that borrow the colours of a thing of any kind, whose colours are changed,
 that are drawn in a few colours, that lose their colours, whose shape is warped, and that are lit from one side."""
 
 BENDS, MOST_BENT = 3, 0.12
@@ -33,8 +36,8 @@ SHADE = 0.45
 
 
 def paint(thing: Thing, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Draw a thing by another hand, or in a style that nobody drew, h×w×4. Signs stay as they are."""
-    if thing.kind == SIGN:
+    """Draw most things by another hand, or in a style that nobody drew, h×w×4. Signs stay as they are."""
+    if thing.kind == SIGN or rng.random() < AS_DRAWN:
         return sprite(thing)
     pixels = _by_another_hand(thing, rng) if rng.random() < OTHER_HAND and hands_of(thing.kind) else sprite(thing)
     mixed, borrowed, coloured, flattened, grey, warped, lit = rng.random(7) < (

@@ -21,7 +21,7 @@ _MEAN = torch.tensor(OPENAI_CLIP_MEAN).view(3, 1, 1)
 _STD = torch.tensor(OPENAI_CLIP_STD).view(3, 1, 1)
 
 
-PLACE_WEIGHT = 2.0
+PLACE_WEIGHT = 6.0
 
 NEAR = 1 / GRID
 """A thing is found if the mean of what its patches say of its centre is at most this far from it, across and down."""
