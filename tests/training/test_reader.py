@@ -25,7 +25,7 @@ from training.things import lora, recipe
 from training.things.mentions import UNKNOWN, locate
 from training.things.packing import CHAT_ML, IGNORED, answer_logits, right_answers
 from training.things.photographs import Photographer
-from training.things.reader import EASY, MEASURED_PER_SCENE, Reader, draw_questions
+from training.things.reader import EASY, MEASURED_PER_SCENE, Reader, describe, draw_questions
 from training.things.text import world_tokenizer
 from training.things.tower import Tally
 from training.things.visual_words import all_names, full_name, named
@@ -152,7 +152,7 @@ def test_an_answer_is_right_if_all_its_tokens_are(reader, batch, tokenizer):
 def test_visual_words_are_the_names_of_things_and_the_words_of_places(reader, batch):
     scenes = [view.scene for view in batch.views]
     with torch.no_grad():
-        targets = reader.words.targets(scenes, batch.owners, batch.positions)
+        targets = reader.words.targets(*describe(batch))
         embed, places = reader.words.embed, reader.words.places
         for kinds in ("things", "signs"):
             chosen = [
@@ -266,12 +266,12 @@ def test_a_folded_projector_takes_features_as_they_are(reader):
 
 def test_the_projector_can_learn_visual_words(reader, batch):
     torch.manual_seed(0)
-    features = torch.randn(2, GRID * GRID, 160)
+    features, described = torch.randn(GRID * GRID, 160), [each[0] for each in describe(batch)]
     optimizer = torch.optim.Adam(reader.projector.parameters(), 3e-3)
     steps = []
     for _ in range(30):
         optimizer.zero_grad()
-        steps.append(reader.projection_losses(features, batch))
+        steps.append(reader.projection_losses(features, *described))
         sum(steps[-1].values()).backward()
         optimizer.step()
     assert steps[-1]["error"] < 0.8 * steps[0]["error"]
@@ -281,13 +281,12 @@ def test_the_projector_can_learn_visual_words(reader, batch):
 def test_visual_words_without_noise_name_what_they_show(reader, batch):
     """An ideal projector has no error, and is hardly in doubt about a name."""
     torch.nn.init.normal_(reader.model.model.embed_tokens.weight)
-    scenes = [view.scene for view in batch.views]
-    targets = reader.words.targets(scenes, batch.owners, batch.positions)
+    described = [each[0] for each in describe(batch)]
+    targets = reader.words.targets(*described)
     reader.projector = torch.nn.Identity()
-    losses = reader.projection_losses(targets, batch)
+    losses = reader.projection_losses(targets, *described)
     assert losses["error"] == 0
-    right = reader.projection_losses(targets, batch)["named"]
-    assert right < 0.1 * reader.projection_losses(targets.roll(100, 1), batch)["named"]
+    assert losses["named"] < 0.1 * reader.projection_losses(targets.roll(100, 0), *described)["named"]
 
 
 def test_names_are_numbered(batch):
@@ -331,7 +330,7 @@ def test_the_stages_after_the_vision_stage_run(model, language_model, tokenizer,
     small = recipe.AnswerSettings(2, 2, 2, scenes=1, questions=2, wrapped=0.4, accumulate=2, tune_kept=(48,), **rates)
     monkeypatch.setattr(recipe, "SETTINGS", {model: small})
     small_numbers = {"ANSWER_VALIDATION": 2, "CLIP_VALIDATION": 2, "VALIDATION_BATCH": 2}
-    for name, value in {**small_numbers, "PROJECT_BATCH": 2, "CHECKPOINT_EVERY": 1}.items():
+    for name, value in {**small_numbers, "PROJECT_SCENES": 4, "PROJECT_BATCH": 64, "CHECKPOINT_EVERY": 1}.items():
         monkeypatch.setattr(recipe, name, value)
     base = language_model.model.layers[0].mlp.up_proj.weight.clone()
     with Progress(disable=True) as progress:

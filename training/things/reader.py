@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor, tensor
 from transformers import LlamaForCausalLM, LlavaConfig
@@ -22,9 +21,10 @@ from training.language import gather_tokens
 from training.things.clips import Clips
 from training.things.packing import ChatFormat, Packer, Text, answer_logits, answer_losses, right_answers
 from training.things.photographs import Photographs
+from training.things.places import outlines_of
 from training.things.pointing import PointingHead
 from training.things.tower import Tally
-from training.things.visual_words import VisualWords, all_names, named
+from training.things.visual_words import BACKGROUND, VisualWords, all_names, named
 from training.things.whitening import WhitenedProjector
 from training.things.windows import Patches
 
@@ -66,8 +66,7 @@ class Reader:
 
     def noisy_words(self, batch: Patches, keep: Tensor) -> Tensor:
         """Return the visual words of the kept patches of whole scenes, with noise, B×n×d."""
-        targets = self.words.targets([view.scene for view in batch.views], batch.owners, batch.positions)
-        return self.words.add_noise(gather_tokens(targets, keep))
+        return self.words.add_noise(gather_tokens(self.words.targets(*describe(batch)), keep))
 
     def photograph_losses(self, photographs: Photographs) -> dict[str, Tensor]:
         """Compute the losses of the questions about imaginary photographs."""
@@ -103,27 +102,27 @@ class Reader:
         losses["found"] = POINTING_WEIGHT * self.pointing.answer_loss(late, text)
         return losses
 
-    def projection_losses(self, features: Tensor, batch: Patches) -> dict[str, Tensor]:
+    def projection_losses(self, features: Tensor, names: Tensor, outlines: Tensor) -> dict[str, Tensor]:
         """Compute the losses of the projector: its error, and how well its output tells names apart.
 
         The error is a share of the variance of the visual words, and things and background have the same weight in
         both. The error alone is no guide: an output that names nothing can have a small one.
 
         Args:
-            features: B×n×d, hidden states of the tower.
-            batch: What their patches show.
+            features: n×d, hidden states of the tower.
+            names: n, the numbers of the names of what the patches show.
+            outlines: n×3, where that is, and how large.
         """
-        scenes = [view.scene for view in batch.views]
-        target = self.words.targets(scenes, batch.owners, batch.positions).detach()
+        target = self.words.targets(names, outlines).detach()
         projected = self.projector(features)
-        names = torch.stack([self.words.embed(name) for name in all_names()]).detach()
-        names = names - names.mean(0)
-        scale = SURE_OF_A_NAME / names.square().sum(1).mean()
-        error = F.mse_loss(projected, target, reduction="none").mean(-1) / target.var()
-        labels = named(scenes, batch.owners)
-        doubt = F.cross_entropy(scale * (projected @ names.mT).flatten(0, 1), labels.flatten(), reduction="none")
-        losses = {"error": error, "named": doubt.view(error.shape)}
-        shown = batch.owners >= 0
+        known = self.words.names().detach()
+        known = known - known.mean(0)
+        scale = SURE_OF_A_NAME / known.square().sum(1).mean()
+        losses = {
+            "error": F.mse_loss(projected, target, reduction="none").mean(-1) / target.var(),
+            "named": F.cross_entropy(scale * (projected @ known.mT), names, reduction="none"),
+        }
+        shown = names != all_names()[BACKGROUND]
         return {name: (loss[shown].mean() + loss[~shown].mean()) / 2 for name, loss in losses.items()}
 
     def tally_answers(self, tally: Tally, visual: Tensor, keep: Tensor, batch: Patches, seed: int) -> None:
@@ -164,6 +163,12 @@ class Reader:
                 tally.count(question.kind, tensor(known))
                 if question.kind in KINDS:
                     tally.count("all", tensor(known))
+
+
+def describe(batch: Patches) -> tuple[Tensor, Tensor]:
+    """Return what an ideal projector says of patches: the numbers of the names, B×n, and the outlines, B×n×3."""
+    names = named([view.scene for view in batch.views], batch.owners)
+    return names, outlines_of(batch.positions, batch.offsets, batch.sizes)
 
 
 def draw_questions(

@@ -28,7 +28,7 @@ from training.things.crowds import draw_crowds
 from training.things.lora import Lora
 from training.things.packing import CHAT_ML, VICUNA
 from training.things.photographs import Photographer, Photographs
-from training.things.reader import EASY, Reader, draw_questions
+from training.things.reader import EASY, Reader, describe, draw_questions
 from training.things.text import encode_captions, world_tokenizer, write_captions
 from training.things.windows import Patches, augment, draw_scenes, drop_background
 
@@ -75,7 +75,9 @@ SCENES_EVERY = 4
 CLIP_FIRST_SCENE, CLIP_VALIDATION = 3_000_000, 96
 """The first training scene of the clips stage, and the number of validation clips."""
 
-PROJECT_STEPS, PROJECT_BATCH, WHITENED_SCENES = 1_000, 16, 32
+PROJECT_STEPS, PROJECT_BATCH, PROJECT_SCENES, PROJECT_KEPT = 8_000, 2_048, 1_600, 200
+"""Steps and patches per step of the project stage; its scenes, which are encoded once, and the patches of each."""
+
 ANSWER_VALIDATION_SCENES = 4
 
 CHECKPOINT_EVERY, MEASURE_EVERY = 50, 400
@@ -283,17 +285,30 @@ class Recipe:
 
     def project(self, train: bool) -> None:
         """Train the projector alone, to turn the tower's output into visual words."""
-        modules: dict[str, nn.Module] = {"projector": self.reader.projector}
-        stage = Stage(f"{self.model}-project", self.out, modules, self.steps or PROJECT_STEPS, lr=2e-3)
-        if train:
-            self.reader.projector.whiten(self._features(draw_scenes("train", 0, WHITENED_SCENES)).flatten(0, 1))
+        reader = self.reader
+        modules: dict[str, nn.Module] = {"projector": reader.projector}
+        stage = Stage(f"{self.model}-project", self.out, modules, self.steps or PROJECT_STEPS, lr=3e-3)
+        if not train:
+            return self._train(stage, lambda number: {}, None, train)
+        features, names, outlines = self._encode_patches()
+        reader.projector.whiten(features)
 
         def step(number: int) -> dict[str, Tensor]:
-            batch = self._draw_scenes(number, PROJECT_BATCH // distributed.size())
-            batch, seen = drop_background(batch, SCENE_KEPT)
-            return self.reader.projection_losses(self._features(batch, seen), batch)
+            rng = torch.Generator().manual_seed(number * distributed.size() + distributed.rank())
+            rows = torch.randint(len(features), (PROJECT_BATCH // distributed.size(),), generator=rng)
+            return reader.projection_losses(features[rows], names[rows], outlines[rows])
 
         self._train(stage, step, None, train)
+
+    def _encode_patches(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode patches of many scenes: their features, the names of what they show, and where and how large it is."""
+        parts = []
+        for first in range(0, PROJECT_SCENES, VALIDATION_BATCH):
+            batch = draw_scenes("train", ANSWER_FIRST_SCENE + first, VALIDATION_BATCH)
+            batch, seen = drop_background(batch, PROJECT_KEPT)
+            parts.append([each.flatten(0, 1) for each in (self._features(batch, seen), *describe(batch))])
+        features, names, outlines = (torch.cat(each) for each in zip(*parts, strict=True))
+        return features, names, outlines
 
     def tune(self, train: bool) -> None:
         """Train projector and language model together on what the tower sees, with most visual tokens dropped."""

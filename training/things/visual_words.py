@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from eadp.models.guides.class_words import class_words
 from eadp.pocket.things.atlas import kinds
-from eadp.pocket.things.render import GRID, PATCH
+from eadp.pocket.things.render import GRID
 from eadp.pocket.things.scene import SIGN, SIGN_COLOURS, SIGN_NAME, WORDS, Scene, Thing
 from eadp.pocket.things.view import name_of
 from training.things.places import NUMBERS, as_numbers
@@ -75,10 +75,6 @@ class VisualWords(nn.Module):
             self.ids[text] = torch.tensor(self.tokenizer(f" {text}", add_special_tokens=False)["input_ids"])
         return self.embeddings[0](self.ids[text]).float().mean(0)
 
-    def name(self, thing: Thing) -> Tensor:
-        """Return the vector of what a thing is, without its place."""
-        return self.embed(full_name(thing))
-
     def places(self, outlines: Tensor) -> Tensor:
         """Return what is added for places and sizes, …×d.
 
@@ -104,26 +100,18 @@ class VisualWords(nn.Module):
         where = torch.stack((keep % GRID, keep // GRID), -1) / (GRID - 1)
         return classes @ names + self._coarse_places(where)
 
-    def targets(self, scenes: list[Scene], owners: Tensor, positions: Tensor) -> Tensor:
-        """Return the visual words of patches, B×n×d, without noise.
+    def targets(self, names: Tensor, outlines: Tensor) -> Tensor:
+        """Return the visual words of patches, …×d, without noise.
 
         Args:
-            scenes: B scenes.
-            owners: B×n, the thing that each patch shows; −1 for none.
-            positions: B×n, the index of each patch in its scene.
+            names: The numbers of the names of what the patches show.
+            outlines: …×3, where that is, and how large, as `outlines_of` returns them.
         """
-        names, outlines = [], []
-        for scene, shown, cells in zip(scenes, owners, positions, strict=True):
-            own = torch.stack(((cells % GRID + 0.5) / GRID, (cells // GRID + 0.5) / GRID, torch.zeros(len(cells))), 1)
-            # Owner −1 is the last entry of each table.
-            names.append(torch.stack([*map(self.name, scene.things), self.embed(BACKGROUND)])[shown])
-            things = [
-                (*(c / scene.side for c in thing.centre), max(thing.width, thing.height) / PATCH)
-                for thing in scene.things
-            ]
-            outline = torch.tensor([*things, (0.0, 0.0, 0.0)])[shown]
-            outlines.append(torch.where((shown >= 0)[:, None], outline, own))
-        return torch.stack(names) + self.places(torch.stack(outlines))
+        return self.names()[names] + self.places(outlines)
+
+    def names(self) -> Tensor:
+        """Return the vectors of all names, without a place, in the order of `all_names`."""
+        return torch.stack([self.embed(name) for name in all_names()])
 
     def add_noise(self, words: Tensor) -> Tensor:
         """Add noise, as a projector makes errors."""
