@@ -141,7 +141,7 @@ SETTINGS = {
         wrapped=0.2,
         accumulate=1,
         read_lr=2e-3,
-        tune_lr=1e-3,
+        tune_lr=2e-4,
         tune_kept=(48, 64, 64, 64, 96, 96, 160, 288, GRID * GRID),
     ),
 }
