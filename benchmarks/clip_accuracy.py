@@ -77,7 +77,12 @@ def describe(report: PocketReport, outcomes: dict[tuple[str, float], Outcome]) -
         [row, *(f"{100 * value:.0f}" for value in report.accuracy_by_kind(outcomes[row, BUDGETS[-1]]).values())]
         for row in ROWS
     ]
-    return "\n\n".join(
+    chance = max(blind.accuracy, majority.accuracy)
+    warning = (
+        "**With all tokens, the model does not answer clearly better than without the frames, so this table says "
+        "nothing about the methods yet.**\n\n"
+    )
+    return (warning if unpruned.interval[0] <= chance else "") + "\n\n".join(
         (
             f"{len(report.kinds):,} test clips of 8 frames, one question about each, percent correct (95 % interval). "
             f"All {tokens:,} tokens: {percent(unpruned)}; without the frames: {percent(blind)}; always the most "
