@@ -23,7 +23,7 @@ from eadp.evaluate.journal import Journal
 from eadp.evaluate.pairwise import Pairwise, compare_all
 from eadp.evaluate.pocket_benchmark import Outcome, PocketReport
 from eadp.method_spec import ALL_TOKENS, BLIND, MAJORITY, MethodSpec
-from eadp.methods import get_method_class, list_methods
+from eadp.methods import EADP, get_method_class, list_methods
 from eadp.methods.video import VideoMethod
 from eadp.pocket.names import THINGS
 from eadp.pocket.worlds import samples_for
@@ -81,12 +81,12 @@ def describe(report: PocketReport, names: list[str], pairs: dict[int, Pairwise])
     unpruned, blind, majority = (report.find_outcome(name) for name in (ALL_TOKENS, BLIND, MAJORITY))
     ordered = sorted(names, key=lambda name: -report.find_outcome(name, BUDGETS[1]).accuracy)
     rows = [[name, *(percent(report.find_outcome(name, keep)) for keep in BUDGETS)] for name in ordered]
-    kinds = list(report.accuracy_by_kind(unpruned))
+    kinds, shown = list(report.accuracy_by_kind(unpruned)), EADP.name if EADP.name in names else names[0]
     by_kind = [
         [title, *(f"{100 * value:.0f}" for value in report.accuracy_by_kind(outcome).values())]
         for title, outcome in (
             ("all 576 tokens", unpruned),
-            *((f"{names[0]}, {keep} tokens", report.find_outcome(names[0], keep)) for keep in BUDGETS),
+            *((f"{shown}, {keep} tokens", report.find_outcome(shown, keep)) for keep in BUDGETS),
             ("without the image", blind),
             ("most frequent answer", majority),
         )
