@@ -79,8 +79,8 @@ def describe(report: PocketReport, outcomes: dict[tuple[str, float], Outcome]) -
     ]
     chance = max(blind.accuracy, majority.accuracy)
     warning = (
-        "**With all tokens, the model does not answer clearly better than without the frames, so this table says "
-        "nothing about the methods yet.**\n\n"
+        "**With all tokens, the model does not answer clearly better than without the frames and than the most "
+        "frequent answer, so this table says nothing about the methods yet.**\n\n"
     )
     return (warning if unpruned.interval[0] <= chance else "") + "\n\n".join(
         (

@@ -171,3 +171,10 @@ def test_claims_are_asked_about_photographs_by_word_and_by_length(data, tower):
         assert each.things.shape == (1, len(each.tokens))
         assert each.dense == (len(each.text.words) > 5)
         assert claims.measure(each, {}, 4).keys() == {"tokens", "things", "pointing"}
+
+
+def test_a_word_in_the_instruction_is_not_the_one_that_is_asked_for(data, tower, monkeypatch):
+    monkeypatch.setattr(photo_claims, "BEFORE", ("Neither zebra nor animal, nor polar bears.",))
+    for asked in photo_claims.ask(tower, nn.Linear(1008, 8), data):
+        words = [word.lower() for word in asked.text.words]
+        assert asked.mentioned.nonzero()[0].item() == words.index("where") + 3

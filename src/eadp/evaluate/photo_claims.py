@@ -40,7 +40,8 @@ def ask(tower: EfficientNetLiteModel, project: Projector, data: PhotoData) -> It
             short = QUESTION.format(word=word)
             for question in (short, f"{pick(rng, BEFORE)} {short} {pick(rng, AFTER)}"):
                 text = guide.encode(question)
-                start = question.index(word)
+                # An instruction may have the letters of the word, too: there is a hat in "what".
+                start = question.index(short) + QUESTION.index("{word}")
                 yield Asked(
                     scene=number,
                     dense=question != short,
